@@ -48,7 +48,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
-    """`ToolCall(id="shell:1", name="shell", arguments={"command": "ls"})`; ids are `name:index`, index from 1 in a turn."""
+    """`ToolCall(id="shell:1", name="shell", arguments={"command": "ls"})`; ids are `name:index`, from 1 in a turn."""
 
     id: str
     name: str
