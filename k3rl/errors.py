@@ -33,6 +33,10 @@ class SandboxError(InfrastructureError):
     """A sandbox could not start, died, or stopped answering."""
 
 
+class PolicyLostError(InfrastructureError):
+    """The process that samples died. Not for an episode to retry: its group is run again with a new process."""
+
+
 class SyncError(InfrastructureError):
     """A weight publication did not arrive or did not verify after applying."""
 

@@ -1,0 +1,133 @@
+"""Which task comes next: a mixture over domains, a curriculum over levels, and a cursor into each task sequence.
+
+Pure: `draw` and `update` return a new state. The state that a checkpoint holds has advanced only by what was trained
+on, so a resumed run draws the same tasks again and never one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from k3rl.config import CurriculumSection
+from k3rl.rollout.group import EpisodeSummary, GroupSpec
+from k3rl.types import Split
+
+MEMORY = 0.8  # weight of the past in a level's running success, per step
+SETTLED = 3  # steps at a level before it may move
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DomainState:
+    """Level now, running success at it, steps since it moved, and the next task index by level."""
+
+    level: int
+    success: float = 0.5
+    steps: int = 0
+    cursor: Mapping[str, int] = field(default_factory=dict)  # JSON keys: levels as text
+
+
+CurriculumState = Mapping[str, DomainState]
+"""By domain."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curriculum:
+    """The rules; `levels` is the number of levels by domain."""
+
+    settings: CurriculumSection
+    levels: Mapping[str, int]
+    seed: int
+
+    def start(self) -> CurriculumState:
+        """Where a new run begins."""
+        return {name: DomainState(level=min(self.settings.start_level, self._top(name))) for name in self.levels}
+
+    def draw(
+        self,
+        state: CurriculumState,
+        *,
+        step: int,
+        groups: int,
+        samples: int,
+        temperature: float,
+        split: Split = "train",
+    ) -> tuple[list[GroupSpec], CurriculumState]:
+        """The groups of optimizer step `step`, and the state once they have been trained on."""
+        rng = Random(f"{self.seed}/{step}")
+        cursors = {name: dict(domain.cursor) for name, domain in state.items()}
+        specs = []
+        for name in self._domains(rng, groups):
+            level = self._level(rng, name, state[name].level)
+            index = cursors[name].get(str(level), 0)
+            cursors[name][str(level)] = index + 1
+            specs.append(
+                GroupSpec(
+                    domain=name,
+                    split=split,
+                    level=level,
+                    index=index,
+                    samples=samples,
+                    seed=self.seed,
+                    temperature=temperature,
+                )
+            )
+        return specs, {name: replace(domain, cursor=cursors[name]) for name, domain in state.items()}
+
+    def update(self, state: CurriculumState, episodes: Sequence[EpisodeSummary]) -> CurriculumState:
+        """Move each domain's level by the success seen at it: one up above the band, one down below it."""
+        moved = {}
+        for name, domain in state.items():
+            rewards = [
+                float(e.success)
+                for e in episodes
+                if e.domain == name and e.level == domain.level and e.reward is not None
+            ]
+            moved[name] = self._move(name, domain, sum(rewards) / len(rewards)) if rewards else domain
+        return moved
+
+    def _move(self, name: str, domain: DomainState, seen: float) -> DomainState:
+        steps = domain.steps + 1
+        weight = max(1 - MEMORY, 1 / steps)
+        success = (1 - weight) * domain.success + weight * seen
+        low, high = self.settings.band
+        if steps >= SETTLED and success > high and domain.level < self._top(name):
+            return replace(domain, level=domain.level + 1, success=0.5, steps=0)
+        if steps >= SETTLED and success < low and domain.level > 1:
+            return replace(domain, level=domain.level - 1, success=0.5, steps=0)
+        return replace(domain, success=success, steps=steps)
+
+    def _top(self, name: str) -> int:
+        return min(self.levels[name], self.settings.max_level)
+
+    def _domains(self, rng: Random, groups: int) -> list[str]:
+        """Shares by weight, as even as whole groups allow; what is left over is drawn."""
+        names = sorted(self.levels)
+        weights = [self.settings.weights.get(name, 1.0) for name in names]
+        shares = [groups * w / sum(weights) for w in weights]
+        chosen = [name for name, share in zip(names, shares, strict=True) for _ in range(int(share))]
+        rest = [share - int(share) for share in shares]
+        if len(chosen) < groups:
+            chosen += rng.choices(names, weights=[r + 1e-9 for r in rest], k=groups - len(chosen))
+        return chosen
+
+    def _level(self, rng: Random, name: str, current: int) -> int:
+        if self.settings.spread == "uniform":
+            return rng.randint(1, self._top(name))
+        if current > 1 and rng.random() < self.settings.replay:
+            return rng.randint(1, current - 1)
+        return current
+
+
+def to_json(state: CurriculumState) -> dict[str, dict[str, object]]:
+    """For a checkpoint."""
+    return {
+        name: {"level": d.level, "success": d.success, "steps": d.steps, "cursor": dict(d.cursor)}
+        for name, d in state.items()
+    }
+
+
+def from_json(plain: Mapping[str, Mapping[str, object]]) -> CurriculumState:
+    """What `to_json` made."""
+    return {name: DomainState(**fields) for name, fields in plain.items()}  # type: ignore[arg-type]

@@ -1,0 +1,212 @@
+"""One agent episode: prompt, then turns of sampled tokens and observations, then the score.
+
+The same loop drives a model, a reference solver, a cheat or a fuzzer: they differ in the `Policy` alone. Environments
+see messages, policies see tokens; what a policy sampled is never rendered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from k3rl.chat import ParsedTurn, XtmlRenderer
+from k3rl.environment import Domain, Environment, StepResult
+from k3rl.errors import DeadlineError, InfrastructureError, K3rlError, PolicyLostError
+from k3rl.types import Message, Score, Scored, StopReason, Task, Tier, TokenLog, Trajectory, Turn
+
+
+class SampledTurn(Protocol):
+    """What a policy appended for one turn: its tokens (forced ones included) and why it stopped.
+
+    `stop`: "stop" (end marker sampled), "length" (max_tokens), "context" (no room left), "done" (a script is over).
+    """
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
+    @property
+    def stop(self) -> str: ...
+
+
+class Session(Protocol):
+    """A policy's side of one episode: an append-only token list."""
+
+    async def turn(
+        self, given: Sequence[int], *, after: StepResult | None, max_tokens: int, thinking_budget: int | None
+    ) -> SampledTurn:
+        """Append `given` (not sampled), then sample a turn. `after` is what `given` renders; scripts read it."""
+
+    async def close(self) -> TokenLog:
+        """End the session and hand over its tokens."""
+
+    async def abort(self) -> None:
+        """Drop the session; safe to call at any time, also after `close`."""
+
+
+class Policy(Protocol):
+    """Something that can play: opens a session on a rendered prompt."""
+
+    async def open(self, task: Task, prompt: Sequence[int], *, seed: int) -> Session: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodeLimits:
+    """Limits of the deployment, beside those of the task: context of an engine slot, thinking tokens per turn by tier,
+    attempts when infrastructure fails, and the longest wait for one turn, seconds."""
+
+    context: int
+    thinking: Mapping[Tier, int]
+    retries: int = 3
+    turn_deadline: float = 600.0
+
+
+async def run_episode(
+    domain: Domain,
+    task: Task,
+    policy: Policy,
+    renderer: XtmlRenderer,
+    limits: EpisodeLimits,
+    *,
+    sample: int,
+    seed: int,
+) -> Scored:
+    """Play `task` to its end and score it.
+
+    Infrastructure faults are retried from the start with the same seed, then reported as a trajectory that is not
+    trained on; so is an exception in the domain's own code, which is not retried. PolicyLostError passes through.
+    """
+    started = time.monotonic()
+    for attempt in range(1 + limits.retries):
+        episode = _Episode(domain, task, policy, renderer, limits)
+        try:
+            stop, score = await episode.play(seed)
+            return episode.scored(sample, stop, score, started)
+        except PolicyLostError:
+            raise
+        except InfrastructureError as error:
+            if attempt == limits.retries:
+                return episode.scored(sample, StopReason.INFRASTRUCTURE, None, started, error)
+        except Exception as error:  # the domain's code is anybody's: its faults are told in the trajectory
+            return episode.scored(sample, StopReason.ENVIRONMENT, None, started, error)
+        finally:
+            await episode.close()
+    raise AssertionError("unreachable")
+
+
+class _Episode:
+    """One attempt; holds what must be released whatever happens."""
+
+    def __init__(
+        self, domain: Domain, task: Task, policy: Policy, renderer: XtmlRenderer, limits: EpisodeLimits
+    ) -> None:
+        self.domain, self.task, self.policy, self.renderer, self.limits = domain, task, policy, renderer, limits
+        self.environment: Environment | None = None
+        self.session: Session | None = None
+        self.turns: list[Turn] = []
+        self.log: TokenLog | None = None
+
+    async def play(self, seed: int) -> tuple[StopReason, Score]:
+        self.environment = await self.domain.open(self.task)
+        prompt = self.renderer.prompt(self.environment.messages, self.environment.tools, self.task.tier)
+        self.session = await self.policy.open(self.task, prompt, seed=seed)
+        stop = await self._turns(len(prompt))
+        self.log = await self.session.close()
+        score = await self.domain.score(self.task, await self.environment.artifacts())
+        return stop, score
+
+    async def _turns(self, length: int) -> StopReason:
+        assert self.environment is not None
+        context = min(self.limits.context, self.task.limits.context)
+        given: list[int] = []
+        result: StepResult | None = None
+        seconds = 0.0
+        while True:
+            if length + len(given) >= context:
+                return StopReason.TOKENS
+            start = length + len(given)
+            sampled = await self._sample(given, result)
+            if sampled.stop == "done":
+                return StopReason.ENDED
+            length = start + len(sampled.tokens)
+            parsed = self._parse(sampled)
+            begun = time.monotonic()
+            result = await self._step(parsed)
+            seconds += time.monotonic() - begun
+            self.turns.append(
+                Turn(
+                    start=start,
+                    end=length,
+                    message=parsed.message,
+                    problems=parsed.problems,
+                    observation=result.messages,
+                    thinking_tokens=parsed.thinking_tokens,
+                )
+            )
+            if result.terminated or result.truncated:
+                return StopReason.ENDED
+            if sampled.stop == "context":
+                return StopReason.TOKENS
+            if len(self.turns) >= self.task.limits.turns:
+                return StopReason.TURNS
+            if seconds > self.task.limits.seconds:
+                return StopReason.SECONDS
+            closing = self.renderer.close_turn(sampled.tokens) if sampled.stop == "length" else []
+            given = [*closing, *self.renderer.observation(result.messages)]
+
+    async def _sample(self, given: Sequence[int], after: StepResult | None) -> SampledTurn:
+        assert self.session is not None
+        try:
+            async with asyncio.timeout(self.limits.turn_deadline):
+                return await self.session.turn(
+                    given,
+                    after=after,
+                    max_tokens=self.task.limits.turn_tokens,
+                    thinking_budget=self.limits.thinking.get(self.task.tier),
+                )
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"{self.task.id}: waited {self.limits.turn_deadline:g} s for the policy to sample a turn"
+            ) from error
+
+    def _parse(self, sampled: SampledTurn) -> ParsedTurn:
+        parser = self.renderer.parser()
+        parser.feed_many(sampled.tokens)
+        return parser.result()
+
+    async def _step(self, parsed: ParsedTurn) -> StepResult:
+        """Markup the parser could not read is answered here; the environment sees well-formed calls only."""
+        assert self.environment is not None
+        if parsed.problems:
+            text = "error: " + "; ".join(parsed.problems)
+            return StepResult(messages=(Message(role="tool", name="error", tool_call_id="error:1", content=text),))
+        return await self.environment.step(parsed.message)
+
+    def scored(
+        self, sample: int, stop: StopReason, score: Score | None, started: float, error: Exception | None = None
+    ) -> Scored:
+        trajectory = Trajectory(
+            task=self.task,
+            sample=sample,
+            logs=(self.log,) if self.log is not None else (),
+            turns=tuple(self.turns),
+            stop=stop,
+            seconds=time.monotonic() - started,
+            error=_one_line(error) if error else "",
+        )
+        return Scored(trajectory=trajectory, score=score)
+
+    async def close(self) -> None:
+        try:
+            if self.session is not None:
+                await self.session.abort()
+        finally:
+            if self.environment is not None:
+                await self.environment.close()
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, K3rlError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,67 @@
+"""The Ray actor that samples: one engine in a thread of its own, many sessions at once.
+
+It serves nothing before a published version has been applied and verified.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from k3rl.chat import XtmlRenderer, load_tokenizer
+from k3rl.config import RolloutSection
+from k3rl.errors import InfrastructureError
+from k3rl.inference import AsyncEngine, Engine, Sampling, ThinkingRule
+from k3rl.model import Model, ModelConfig
+from k3rl.sync import Publication
+from k3rl.types import TokenLog
+
+
+class PolicyWorker:
+    """Made a Ray actor by the pool. Weights come by `publish`, never from disk."""
+
+    def __init__(self, model_config: ModelConfig, tokenizer: str, rollout: RolloutSection) -> None:
+        torch.set_num_threads(rollout.policy_threads)
+        renderer = XtmlRenderer(load_tokenizer(tokenizer))
+        rule = ThinkingRule.of(renderer)
+        engine = Engine(Model(model_config), slots=rollout.slots, max_context=rollout.max_context, rule=rule)
+        self._engine = AsyncEngine(engine)
+        self._sessions: dict[int, Any] = {}
+        self._ids = itertools.count()
+        self._version: int | None = None
+
+    async def publish(self, publication: Publication) -> int:
+        """Apply between two decode steps and verify; raises SyncError. Returns the version now served."""
+        await self._engine.publish(publication)
+        self._version = publication.version
+        return publication.version
+
+    async def open(self, prompt: list[int], *, seed: int, temperature: float) -> int:
+        """A new session on a prompt; prompts shared by a group are computed once."""
+        if self._version is None:
+            raise InfrastructureError("the policy worker holds no published weights yet")
+        identity = next(self._ids)
+        self._sessions[identity] = await self._engine.open(
+            prompt, seed=seed, sampling=Sampling(temperature=temperature)
+        )
+        return identity
+
+    async def turn(
+        self, session: int, given: list[int], *, max_tokens: int, thinking_budget: int | None
+    ) -> tuple[list[int], str]:
+        """See `episode.Session.turn`."""
+        turn = await self._sessions[session].turn(given, max_tokens=max_tokens, thinking_budget=thinking_budget)
+        return list(turn.tokens), turn.stop
+
+    async def close(self, session: int) -> TokenLog:
+        """The finished token list with log-probabilities, versions and routes."""
+        log: TokenLog = await self._sessions.pop(session).close()
+        return log
+
+    async def abort(self, session: int) -> None:
+        """Forget a session whose episode failed."""
+        live = self._sessions.pop(session, None)
+        if live is not None:
+            await live.abort()

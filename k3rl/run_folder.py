@@ -1,0 +1,165 @@
+"""The run folder: resolved config, metrics, trajectories, evaluations, checkpoints. One process writes it at a time.
+
+    runs/NAME/config.yaml                 resolved configuration
+             metrics.jsonl                one line per optimizer step
+             trajectories/step-000012.parquet
+             evaluation/before.json       results by task
+             checkpoints/step-000010/     learner/ (weights, optimizer) and state.json (the driver's side)
+             model/                       the trained model, hub layout
+             summary.json, success.png
+
+A checkpoint is written under a temporary name, flushed and renamed; the newest complete one wins, a damaged one is
+told and passed over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from k3rl.config import Config
+from k3rl.errors import CheckpointError, ConfigError, UserError
+from k3rl.types import Json
+
+log = logging.getLogger(__name__)
+
+FREE_TO_CHANGE = ("name", "run_dir", "train.steps", "train.seconds", "train.keep_checkpoints", "log.", "ray.")
+"""Keys that a resumed run may have otherwise than the run it continues."""
+
+
+class RunFolder:
+    """Opens (or makes) a run folder and locks it for this process."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        try:
+            for part in ("checkpoints", "trajectories", "evaluation"):
+                (self.path / part).mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise UserError(f"run_dir={self.path}: {error.strerror}; choose a folder that can be written") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"run_dir={self.path}: another process is running it; wait, or choose another") from error
+        for left in (self.path / "checkpoints").glob(".tmp-*"):
+            shutil.rmtree(left)
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def trajectories(self, step: int) -> Path:
+        """The Parquet file of one step."""
+        return self.path / "trajectories" / f"step-{step:06d}.parquet"
+
+    def store_config(self, config: Config) -> None:
+        """Write config.yaml, or check that the stored one asks for the same run. Raises ConfigError naming the keys."""
+        from omegaconf import OmegaConf
+
+        plain = json.loads(json.dumps(asdict(config)))
+        file = self.path / "config.yaml"
+        if file.exists():
+            stored = OmegaConf.to_container(OmegaConf.load(file))
+            changed = [key for key in _differences(stored, plain) if not key.startswith(FREE_TO_CHANGE)]
+            if changed:
+                raise ConfigError(
+                    f"run_dir={self.path} was started with other settings ({', '.join(changed)}): "
+                    "use the same ones to resume it, or another run_dir"
+                )
+        write_atomically(file, OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
+
+    def save_checkpoint(self, step: int, state: Json, save_learner: Callable[[Path], None], keep: int) -> None:
+        """A consistent cut: `save_learner(folder)` writes the learner's part, `state` is the driver's."""
+        folder = self.path / "checkpoints"
+        temporary = folder / f".tmp-step-{step:06d}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir()
+            save_learner(temporary / "learner")
+            text = json.dumps(state, sort_keys=True)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            write_atomically(temporary / "state.json", json.dumps({"sha256": digest, "state": text}).encode())
+            final = folder / f"step-{step:06d}"
+            shutil.rmtree(
+                final, ignore_errors=True
+            )  # only a damaged one can stand here: complete ones are resumed from
+            temporary.rename(final)
+            _sync_folder(folder)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise UserError(
+                f"checkpoint of step {step} in {folder} could not be written: {error.strerror}; earlier ones are whole. "
+                "Make room and run the same command again"
+            ) from error
+        for old in sorted(folder.glob("step-*"))[:-keep]:
+            shutil.rmtree(old)
+
+    def newest_checkpoint(self, learner_complete: Callable[[Path], None]) -> tuple[Path, Json] | None:
+        """The newest complete checkpoint: its learner folder and the driver's state. Damaged ones are told.
+
+        `learner_complete(folder)` raises CheckpointError on a damaged learner part.
+        """
+        for folder in sorted((self.path / "checkpoints").glob("step-*"), reverse=True):
+            try:
+                state = _read_state(folder / "state.json")
+                learner_complete(folder / "learner")
+            except CheckpointError as error:
+                log.warning("passing over %s: %s", folder.name, error)
+                continue
+            return folder / "learner", state
+        return None
+
+    def store_json(self, name: str, value: Json) -> None:
+        """Write `name` (relative) atomically."""
+        write_atomically(self.path / name, json.dumps(value, indent=1).encode())
+
+    def read_json(self, name: str) -> Json | None:
+        """What `store_json` wrote, or None."""
+        file = self.path / name
+        return json.loads(file.read_text()) if file.exists() else None
+
+
+def write_atomically(file: Path, data: bytes) -> None:
+    """Write under a temporary name, flush to disk, rename: the file is whole or absent."""
+    temporary = file.with_name(f".{file.name}.tmp")
+    with temporary.open("wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.rename(file)
+
+
+def _read_state(file: Path) -> Json:
+    try:
+        stored = json.loads(file.read_text())
+        text = stored["state"]
+        if hashlib.sha256(text.encode()).hexdigest() != stored["sha256"]:
+            raise CheckpointError(f"{file}: its hash does not match")
+        return json.loads(text)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file}: {error}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = {str(key): key for key in (*old, *new)}
+        old, new = ({str(k): v for k, v in side.items()} for side in (old, new))
+        return [d for key in sorted(keys) for d in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]
+    return [] if old == new else [prefix.rstrip(".")]
