@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, told apart by colour-blind readers; each domain keeps its colour and marker in every panel.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-GREY = "#6b6b6b"
 PANELS = (("sampled", "Sampled success"), ("greedy", "Greedy success"), ("pass8", "pass@8"))
 
 Curve = Sequence[tuple[int, float]]
@@ -33,26 +32,26 @@ def curves(metrics: Iterable[Mapping[str, Any]], prefix: str) -> dict[str, Curve
 
 
 def draw(path: Path, comparison: Mapping[str, Any], training: Mapping[str, Curve], *, title: str) -> None:
-    """Write a PNG of about 1500 x 1000 pixels.
+    """Write a PNG, 1500 pixels wide.
 
-    Upper row: each measure by domain before and after, with its 95% interval. Below: training success over steps, thin
-    as measured and thick as a running mean. `comparison` is a summary or comparison of report.py.
+    Upper row: each measure by domain before and after, with its 95% interval. Below, if there was any training: its
+    success over steps, thin as measured and thick as a running mean. `comparison` is a summary or comparison of
+    report.py.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 6.8), dpi=150, layout="constrained")
+    figure = Figure(figsize=(10, 6.8 if training else 3.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
-    grid = figure.add_gridspec(2, 3, height_ratios=(1, 1))
+    grid = figure.add_gridspec(2 if training else 1, len(PANELS))
     names = [*comparison["domains"], "average"]
-    first: Axes | None = None
     for column, (measure, text) in enumerate(PANELS):
-        axes = figure.add_subplot(grid[0, column], sharey=first)
-        first = first or axes
+        axes = figure.add_subplot(grid[0, column])
         _before_after(axes, comparison, names, measure, text)
         axes.tick_params(labelleft=column == 0)
-    _training(figure.add_subplot(grid[1, :]), training, list(comparison["domains"]))
+    if training:
+        _training(figure.add_subplot(grid[1, :]), training, list(comparison["domains"]))
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     figure.savefig(part, format="png")
@@ -121,9 +120,6 @@ def _training(axes: Axes, training: Mapping[str, Curve], domains: Sequence[str])
     axes.set_ylim(0, 100)
     axes.grid(color="#e5e5e5", linewidth=0.8)
     _plain(axes)
-    if not ends:
-        axes.text(0.5, 0.5, "no training steps", transform=axes.transAxes, ha="center", color=GREY)
-        return
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.01)
     for height, (_, name, colour) in zip(spread([end[0] for end in ends], 7.0), ends, strict=True):

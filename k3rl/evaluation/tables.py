@@ -33,13 +33,13 @@ def tables(summary: Mapping[str, Any], *, details: bool = True) -> Iterator[Tabl
 
 def domain_table(comparison: Mapping[str, Any], title: str) -> Table:
     """Before, after and the paired gain by domain and on average, one line per measure."""
-    table = _table(title, "", "", ">before", ">after", ">gain, points", ">tasks")
+    table = _table(title, "", "", ">before", ">after", ">gain, points")
     for name, domain in [*comparison["domains"].items(), ("average", comparison["average"])]:
-        for measure, measure_title in MEASURE_TITLES.items():
+        tasks = next((f"[dim]{value['n']} tasks[/]" for value in domain["gain"].values() if value), "")
+        labels = (f"[bold]{name}[/]", tasks, "")
+        for label, (measure, measure_title) in zip(labels, MEASURE_TITLES.items(), strict=True):
             before, after, gain = (domain[side][measure] for side in ("before", "after", "gain"))
-            label = f"[bold]{name}[/]" if measure == "sampled" else ""
-            tasks = str(after["n"]) if after else ""
-            table.add_row(label, measure_title, _interval(before), _interval(after), _gain(gain), tasks)
+            table.add_row(label, measure_title, _interval(before), _interval(after), _gain(gain))
         table.add_section()
     return table
 
@@ -49,9 +49,11 @@ def detail_table(domains: Mapping[str, Any], part: str, title: str) -> Table:
     sampled tokens and turns per episode; by tier, thinking tokens, malformed turns and successes per 1,000 tokens too.
     """
     usage = {"tokens": "tokens", "turns": "turns"}
+    measures = dict(MEASURE_TITLES)
     if part == "tiers":
-        usage |= {"thinking": "thinking", "malformed": "malformed", "success_per_1000_tokens": "per 1k tokens"}
-    columns = [*MEASURE_TITLES.values(), *usage.values(), "tasks"]
+        usage |= {"thinking": "thinking", "malformed": "malformed", "success_per_1000_tokens": "per 1k"}
+        del measures["pass8"]
+    columns = [*measures.values(), *usage.values()]
     table = _table(f"By {title}, before → after, %", "", title, *(f">{text}" for text in columns))
     for name, domain in domains.items():
         for number, (key, sides) in enumerate(domain[part].items()):
@@ -59,9 +61,8 @@ def detail_table(domains: Mapping[str, Any], part: str, title: str) -> Table:
             table.add_row(
                 f"[bold]{name}[/]" if number == 0 else "",
                 key,
-                *(_change(sides, measure) for measure in MEASURE_TITLES),
+                *(_change(sides, measure) for measure in measures),
                 *(_used(after["usage"], key) for key in usage),
-                str(after["sampled"]["n"]) if after["sampled"] else "",
             )
         table.add_section()
     return table
@@ -72,7 +73,9 @@ def _table(title: str, *columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for column in columns:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)
     return table
@@ -81,7 +84,7 @@ def _table(title: str, *columns: str) -> Table:
 def _interval(value: Mapping[str, float] | None) -> str:
     if value is None:
         return "-"
-    return f"{100 * value['mean']:.1f} [dim]({100 * value['low']:.1f} to {100 * value['high']:.1f})[/]"
+    return f"{100 * value['mean']:.1f} [dim]({100 * value['low']:.1f}–{100 * value['high']:.1f})[/]"
 
 
 def _gain(value: Mapping[str, float] | None) -> str:
