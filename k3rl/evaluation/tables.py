@@ -74,7 +74,13 @@ def _table(title: str, *columns: str) -> Table:
     from rich.table import Table
 
     table = Table(
-        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 1, 0, 0)
+        title=title,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for column in columns:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)
@@ -91,7 +97,7 @@ def _gain(value: Mapping[str, float] | None) -> str:
     if value is None:
         return "-"
     colour = "green" if value["low"] > 0 else "red" if value["high"] < 0 else "default"
-    interval = f"{100 * value['low']:+.1f} to {100 * value['high']:+.1f}"
+    interval = f"{100 * value['low']:.1f} to {100 * value['high']:.1f}"
     return f"[{colour}]{100 * value['mean']:+.1f}[/] [dim]({interval})[/]"
 
 
