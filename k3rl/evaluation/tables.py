@@ -18,7 +18,7 @@ def show(summary: Mapping[str, Any], console: Console | None = None, *, details:
 
     console = console or Console()
     for table in tables(summary, details=details):
-        console.print(table)
+        console.print(table, "")
 
 
 def tables(summary: Mapping[str, Any], *, details: bool = True) -> Iterator[Table]:
