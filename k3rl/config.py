@@ -105,14 +105,15 @@ class TrainSection:
 
 @section
 class EvaluationSection:
-    """The test: `tasks` per domain drawn by `levels` (level: share), each sampled `samples` times and once greedily."""
+    """The test: `tasks` per domain drawn by `levels` (level: share; empty: all alike), each sampled `samples` times and
+    once greedily."""
 
     split: str = "test"
     tasks: int = 200
     heldout_tasks: int = 50
     samples: int = 8
     temperature: float = 1.0
-    levels: dict[int, float] = field(default_factory=lambda: {1: 0.2, 2: 0.2, 3: 0.2, 4: 0.2, 5: 0.2})
+    levels: dict[int, float] = field(default_factory=dict)
     seed: int = 7
     compare: str = ""  # `k3rl eval`: a second model folder, paired by task
     output: str = ""  # `k3rl eval`: where the results go; default run_dir
@@ -247,7 +248,7 @@ def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def _check_shares(name: str, shares: Mapping[int, float]) -> None:
     total = sum(shares.values())
-    if not shares or min(shares.values()) < 0 or abs(total - 1) > 1e-6:
+    if shares and (min(shares.values()) < 0 or abs(total - 1) > 1e-6):
         terms = " + ".join(f"{v:g}" for v in shares.values())
         raise ConfigError(f"{name}: shares must be at least 0 and sum to 1, but {terms} = {total:g}")
 

@@ -77,6 +77,10 @@ class RunFolder:
                 )
         write_atomically(file, OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
 
+    def has_checkpoint(self, step: int) -> bool:
+        """Whether a checkpoint of `step` stands there."""
+        return (self.path / "checkpoints" / f"step-{step:06d}").exists()
+
     def save_checkpoint(self, step: int, state: Json, save_learner: Callable[[Path], None], keep: int) -> None:
         """A consistent cut: `save_learner(folder)` writes the learner's part, `state` is the driver's."""
         folder = self.path / "checkpoints"
@@ -97,8 +101,8 @@ class RunFolder:
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise UserError(
-                f"checkpoint of step {step} in {folder} could not be written: {error.strerror}; earlier ones are whole. "
-                "Make room and run the same command again"
+                f"checkpoint of step {step} in {folder} could not be written: {error}; earlier ones are whole. "
+                "Make room and run the same command again."
             ) from error
         for old in sorted(folder.glob("step-*"))[:-keep]:
             shutil.rmtree(old)

@@ -1,0 +1,199 @@
+"""The joint RL job: draw groups, play them, advantages, one optimizer step, publish, checkpoint, again.
+
+The driver holds references only: trajectories go from the rollout actors to the learner through the object store.
+Everything that decides what comes next is in `JobState`, and a checkpoint holds all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from k3rl.algorithms.advantages import AdvantageConfig, DomainScale, Group, joint_advantages
+from k3rl.config import Config
+from k3rl.evaluation.evaluate import evaluate, evaluation_specs
+from k3rl.evaluation.results import read_results, write_results
+from k3rl.learner.group import LearnerGroup
+from k3rl.observability.metrics import MetricsLog
+from k3rl.observability.progress import Bar
+from k3rl.rollout.curriculum import Curriculum, CurriculumState, from_json, to_json
+from k3rl.rollout.pool import GroupResult, RolloutPool
+from k3rl.run_folder import RunFolder
+from k3rl.types import Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobState:
+    """The driver's side of a consistent cut: steps trained, curriculum with its cursors, scales, seconds by phase."""
+
+    step: int
+    curriculum: CurriculumState
+    scale: DomainScale
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        return {
+            "step": self.step,
+            "curriculum": to_json(self.curriculum),
+            "scale": self.scale.to_json(),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, plain: Json) -> JobState:
+        return cls(
+            step=plain["step"],
+            curriculum=from_json(plain["curriculum"]),
+            scale=DomainScale.from_json(plain["scale"]),
+            seconds=plain["seconds"],
+        )
+
+
+class Job:
+    """One run: its folder, its actors, its state. Use through `k3rl.jobs.train`."""
+
+    def __init__(self, config: Config, folder: RunFolder, pool: RolloutPool, learner: LearnerGroup) -> None:
+        self.config, self.folder, self.pool, self.learner = config, folder, pool, learner
+        self.curriculum = Curriculum(settings=config.curriculum, levels=pool.levels(), seed=config.seed)
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.state = self._resume()
+        self.metrics = MetricsLog(folder.metrics, config=config, mode=config.log.wandb, project=config.log.project)
+        self.metrics.truncate(self.state.step)
+
+    def run(self) -> None:
+        """From wherever the run stands to its end."""
+        self.publish()
+        if self.config.train.evaluate:
+            self.evaluate("before")
+        with Bar("training", self.config.train.steps) as bar:
+            bar.advance(self.state.step)
+            while not self.finished():
+                metrics = self.train_step()
+                bar.advance(note=f"success {metrics['success']:.0%}")
+        self.checkpoint()
+        if self.config.train.evaluate:
+            self.evaluate("after")
+
+    def finished(self) -> bool:
+        """Out of steps, or of the time that training may take."""
+        limit = self.config.train.seconds
+        spent = sum(self.seconds[phase] for phase in ("rollout", "learn", "publish", "checkpoint"))
+        return self.state.step >= self.config.train.steps or (limit > 0 and spent >= limit)
+
+    def train_step(self) -> dict[str, Any]:
+        """One optimizer step on fresh groups, its publication, and a checkpoint where one is due."""
+        rollout, step = self.config.rollout, self.state.step + 1
+        specs, curriculum = self.curriculum.draw(
+            self.state.curriculum,
+            step=step,
+            groups=rollout.tasks_per_step,
+            samples=rollout.samples_per_task,
+            temperature=rollout.temperature,
+        )
+        with self.timed("rollout"):
+            groups = self.pool.run(specs)
+        advantages, scale = self.advantages(groups)
+        with self.timed("learn"):
+            learned = self.learner.train([g.trajectories for g in groups], advantages, step=step)
+        episodes = [episode for group in groups for episode in group.episodes]
+        self.state = replace(
+            self.state, step=step, curriculum=self.curriculum.update(curriculum, episodes), scale=scale
+        )
+        self.publish()
+        if self.config.log.trajectories:
+            path = str(self.folder.trajectories(step))
+            self.pool.record(groups, advantages, path=path, step=step, run=self.config.name)
+        metrics = {**step_metrics(groups, curriculum), **learned, **self._clock()}
+        self.metrics.write(step, metrics)
+        if step % self.config.train.checkpoint_every == 0:
+            self.checkpoint()
+        return metrics
+
+    def advantages(self, groups: Sequence[GroupResult]) -> tuple[list[list[float]], DomainScale]:
+        """One advantage per episode; for rejection sampling 1 on a success and 0 elsewhere."""
+        if self.config.algorithm.objective == "rejection":
+            return [[float(e.success) for e in group.episodes] for group in groups], self.state.scale
+        algorithm = self.config.algorithm
+        rules = AdvantageConfig(
+            divide_by_std=algorithm.divide_by_std,
+            domain_scaling=algorithm.domain_scaling,
+            decay=algorithm.domain_scaling_decay,
+            floor=algorithm.domain_scaling_floor,
+        )
+        scored = [Group(domain=g.spec.domain, rewards=tuple(e.reward for e in g.episodes)) for g in groups]
+        advantages, scale = joint_advantages(scored, self.state.scale, rules)
+        return [list(map(float, a)) for a in advantages], scale
+
+    def publish(self) -> None:
+        """Hand the learner's weights to the policy workers, as version = steps trained."""
+        with self.timed("publish"):
+            self.pool.publish(self.learner.publication(version=self.state.step))
+
+    def checkpoint(self) -> None:
+        """A consistent cut of learner and driver; does nothing where this step has one."""
+        if self.folder.has_checkpoint(self.state.step):
+            return
+        with self.timed("checkpoint"):
+            state = replace(self.state, seconds=dict(self.seconds))
+            keep = self.config.train.keep_checkpoints
+            self.folder.save_checkpoint(self.state.step, state.to_json(), self.learner.save, keep)
+
+    def evaluate(self, name: str) -> None:
+        """Results by task to evaluation/<name>.jsonl, unless they are there already."""
+        path = self.folder.path / "evaluation" / f"{name}.jsonl"
+        if path.exists():
+            read_results(path)
+            return
+        specs = evaluation_specs(self.config.evaluation, self.pool.levels())
+        with self.timed(f"evaluate_{name}"), Bar(f"evaluation {name}", len(specs)) as bar:
+            results = evaluate(self.pool, specs, lambda group: bar.advance())
+        write_results(path, results)
+        self.folder.store_json("evaluation/seconds.json", dict(self.seconds))
+
+    def _resume(self) -> JobState:
+        found = self.folder.newest_checkpoint(self.learner.check)
+        if found is None:
+            return JobState(step=0, curriculum=self.curriculum.start(), scale=DomainScale())
+        learner_folder, plain = found
+        self.learner.load(learner_folder)
+        state = JobState.from_json(plain)
+        self.seconds.update(state.seconds)
+        return state
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the time spent inside to the phase's seconds."""
+        started = time.monotonic()
+        yield
+        self.seconds[phase] += time.monotonic() - started
+
+    def _clock(self) -> dict[str, float]:
+        return {f"time/{phase}": seconds for phase, seconds in self.seconds.items()}
+
+
+def step_metrics(groups: Sequence[GroupResult], curriculum: CurriculumState) -> dict[str, float]:
+    """What the step's episodes say, over all and by domain. Shares are of episodes with a score."""
+    by_domain: dict[str, list[Any]] = defaultdict(list)
+    for group in groups:
+        by_domain[group.spec.domain] += group.episodes
+    metrics: dict[str, float] = {}
+    for name, episodes in [("", [e for es in by_domain.values() for e in es]), *sorted(by_domain.items())]:
+        at = f"/{name}" if name else ""
+        told = [e for e in episodes if e.reward is not None]
+        count = max(len(told), 1)
+        metrics[f"success{at}"] = sum(e.success for e in told) / count
+        metrics[f"malformed{at}"] = sum(e.malformed for e in told) / max(sum(e.turns for e in told), 1)
+        metrics[f"turns{at}"] = sum(e.turns for e in told) / count
+        metrics[f"context_tokens{at}"] = sum(e.context_tokens for e in told) / count
+        metrics[f"sampled_tokens{at}"] = sum(e.sampled_tokens for e in told) / count
+        metrics[f"faults{at}"] = len(episodes) - len(told)
+    for name in sorted(by_domain):
+        mine = [g for g in groups if g.spec.domain == name]
+        rewards = [{e.reward for e in g.episodes if e.reward is not None} for g in mine]
+        metrics[f"mixed_groups/{name}"] = sum(len(r) > 1 for r in rewards) / len(mine)
+        metrics[f"level/{name}"] = curriculum[name].level
+    return metrics
