@@ -38,7 +38,7 @@ class ParsedTurn:
 
 def problem_message(problems: tuple[str, ...]) -> Message:
     """The observation that tells an agent what was wrong with its turn."""
-    return Message(role="tool", name="format", tool_call_id="format:1", content="error: " + "; ".join(problems))
+    return Message(role="tool", name="error", tool_call_id="error:1", content="error: " + "; ".join(problems))
 
 
 @dataclass(slots=True)
