@@ -21,6 +21,11 @@ class CheckpointError(UserError):
     """A checkpoint that is missing, truncated, corrupt or of another architecture."""
 
 
+class AgentFault(K3rlError):
+    """What the agent did makes an operation impossible (a full disk, a folder in a file's place): the environment
+    turns it into an observation, or scoring into a 0."""
+
+
 class EnvironmentFault(K3rlError):
     """A domain's own code failed (a bug in the task, the tools or the scoring): told, never scored."""
 

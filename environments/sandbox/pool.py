@@ -1,0 +1,195 @@
+"""Warm containers for one event loop: `acquire` lends one for an episode, `close` wipes it and takes it back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from k3rl.environments.sandbox.container import Container
+from k3rl.environments.sandbox.runtime import Runtime, prepare
+from k3rl.environments.sandbox.spec import BashResult, Entry, SandboxSpec, Tree
+from k3rl.errors import AgentFault, EnvironmentFault, SandboxError
+from k3rl.types import Json
+
+COMMAND_BYTES = 32768  # below a pipe's capacity, so that PID 1 never waits for the shell
+FILE_SECONDS = 10.0
+
+
+class JobFailure(AgentFault):
+    """A Python job did not return: out of time or memory, or its process died. `output` is what it had printed."""
+
+    def __init__(self, text: str, output: str) -> None:
+        super().__init__(text)
+        self.output = output
+
+
+class SandboxPool:
+    """At most `size` containers, started when first needed; a further `acquire` waits for a `close`."""
+
+    def __init__(self, spec: SandboxSpec, size: int) -> None:
+        self.spec, self.size = spec, size
+        self._idle: list[Container] = []
+        self._free = asyncio.Semaphore(size)
+        self._runtime: Runtime | None = None
+        self._preparing = asyncio.Lock()
+        self._closed = False
+
+    async def acquire(self) -> Sandbox:
+        """A clean sandbox, warm if there is one. Raises SandboxError if none can be started."""
+        if self._closed:
+            raise SandboxError("the sandbox pool is closed")
+        await self._free.acquire()
+        try:
+            container = self._idle.pop() if self._idle else await self._start()
+        except BaseException:
+            self._free.release()
+            raise
+        container.uses += 1
+        return Sandbox(self, container)
+
+    async def warm(self, count: int) -> None:
+        """Start containers in advance, so that `count` wait idle."""
+        boxes = [await self.acquire() for _ in range(min(count, self.size))]
+        for box in boxes:
+            await box.close()
+
+    async def close(self) -> None:
+        """End all idle containers; lent ones end when they are closed."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for container in idle:
+            await container.discard()
+
+    async def _start(self) -> Container:
+        async with self._preparing:
+            if self._runtime is None:
+                self._runtime = await asyncio.to_thread(prepare, self.spec)
+        return await Container.start(self.spec, self._runtime)
+
+    async def _take_back(self, container: Container) -> None:
+        keep = False
+        try:
+            if not (container.broken or self._closed or container.uses >= self.spec.uses):
+                reply, _ = await container.call({"op": "reset"}, seconds=FILE_SECONDS)
+                keep = not reply["dirt"] and not self._closed
+        except SandboxError:
+            keep = False  # a container that cannot be reset is simply replaced
+        finally:
+            try:
+                if keep:
+                    self._idle.append(container)
+                else:
+                    await container.discard()
+            finally:
+                self._free.release()
+
+
+class Sandbox:
+    """One lent container. Paths are relative to its work folder /w."""
+
+    def __init__(self, pool: SandboxPool, container: Container) -> None:
+        self._pool, self._container = pool, container
+        self._closed = False
+
+    async def write(
+        self,
+        files: Mapping[str, bytes],
+        *,
+        modes: Mapping[str, int] | None = None,
+        links: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write files (and their folders; a path ending in "/" is an empty folder), modes 0644 unless given, and
+        symbolic links {path: target}. Raises AgentFault where what the agent left forbids it."""
+        modes, links = modes or {}, links or {}
+        plain = {path: data for path, data in files.items() if not path.endswith("/")}
+        for path in (*files, *links):
+            confined(path.rstrip("/"))
+        header = {
+            "op": "write",
+            "files": [[path, modes.get(path, 0o644), len(data)] for path, data in plain.items()],
+            "folders": [path.rstrip("/") for path in files if path.endswith("/")],
+            "links": [[path, target] for path, target in links.items()],
+        }
+        reply, _ = await self._container.call(header, b"".join(plain.values()), seconds=FILE_SECONDS)
+        if "fault" in reply:
+            raise AgentFault(f"cannot write: {reply['fault']}")
+
+    async def tree(self, top: str = "", *, limit_bytes: int = 1 << 20, limit_entries: int = 2000) -> Tree:
+        """All paths below a folder, with modes, link targets and (up to the limits) contents; no link is followed."""
+        if top:
+            confined(top)
+        header = {"op": "tree", "top": top, "limit_bytes": limit_bytes, "limit_entries": limit_entries}
+        reply, blob = await self._container.call(header, seconds=FILE_SECONDS)
+        entries: dict[str, Entry] = {}
+        start = 0
+        for path, kind, mode, value in reply["entries"]:
+            size = value if kind == "file" else 0
+            target = value if kind == "link" else ""
+            entries[path] = Entry(kind=kind, mode=mode, data=blob[start : start + size], target=target)
+            start += size
+        return Tree(entries=entries, complete=reply["complete"])
+
+    async def read_tree(self, limit_bytes: int = 1 << 20, top: str = "") -> dict[str, bytes]:
+        """Contents of the plain files below a folder, up to the limit; see `tree` for what else there is."""
+        return (await self.tree(top, limit_bytes=limit_bytes)).files
+
+    async def bash(self, command: str, *, seconds: float = 5.0, limit: int = 4096) -> BashResult:
+        """Run a command in the episode's bash, whose folder, variables and background jobs live on."""
+        data = command.encode(errors="replace")
+        if b"\0" in data or len(data) > COMMAND_BYTES:
+            return BashResult(text="[the command holds a NUL byte or is too long]", code=2)
+        header = {"op": "bash", "seconds": seconds, "limit": limit}
+        reply, blob = await self._container.call(header, data, seconds=seconds)
+        text, note = blob.decode(errors="replace"), reply["note"]
+        return BashResult(
+            text=f"{text}[{note}]" if note else text,
+            code=reply["code"],
+            truncated=reply["truncated"],
+            timed_out=reply.get("stopped", "").startswith("out of time"),
+            note=note,
+        )
+
+    async def python(self, target: str, argument: Json = None, *, seconds: float = 5.0, limit: int = 4096) -> Json:
+        """Call "module:function" of the spec's jobs with one JSON argument, in a forked child whose imports are done.
+
+        Raises JobFailure when it did not return (time, memory, death: what the agent left may cause that), and
+        EnvironmentFault when the function raised.
+        """
+        header = {"op": "python", "target": target, "argument": argument, "seconds": seconds, "limit": limit}
+        reply, blob = await self._container.call(header, seconds=seconds)
+        if reply["kind"] == "value":
+            return json.loads(blob)
+        output = blob.decode(errors="replace")
+        text = f"{target}: {reply['text']}"
+        if reply["kind"] == "raised" and not reply["text"].startswith("MemoryError"):
+            raise EnvironmentFault(f"{text}\n{output}".rstrip())
+        raise JobFailure(text, output)
+
+    async def kill(self) -> None:
+        """Stop every process of the episode (shell and background jobs), so that files cannot change any more."""
+        reply, _ = await self._container.call({"op": "kill"}, seconds=FILE_SECONDS)
+        if not reply["done"]:
+            raise SandboxError("processes of the sandbox would not die")
+
+    async def close(self) -> None:
+        """Give it back; safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            await self._pool._take_back(self._container)
+
+    async def __aenter__(self) -> Sandbox:
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self.close()
+
+
+def confined(path: str) -> str:
+    """The path, if it is relative and stays below the work folder. Raises AgentFault."""
+    normal = os.path.normpath(path)
+    if not path or path.startswith("/") or normal.startswith("..") or "\0" in path:
+        raise AgentFault(f"the path {path!r} is not inside the work folder")
+    return normal
