@@ -1,0 +1,12 @@
+"""Sparse attention: index scores, the selection of positions, and attention over what was selected."""
+
+from k3rl.kernels.sparse_attention.reference import (
+    GRID,
+    attend,
+    attend_latent,
+    index_scores,
+    selection_mask,
+    select,
+)
+
+__all__ = ["GRID", "attend", "attend_latent", "index_scores", "select", "selection_mask"]
