@@ -35,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except K3rlError as error:
         return _tell(error, 1)
     except KeyboardInterrupt:
-        print("k3rl: interrupted; the same command resumes from the last checkpoint", file=sys.stderr)
-        return 130
+        return _tell("interrupted; the same command resumes from the last checkpoint", 130)
     return 0
 
 
@@ -128,8 +127,8 @@ def _env_check(parsed: argparse.Namespace) -> None:
         raise K3rlError(f"domain {parsed.domain}: not all checks hold; see the table above")
 
 
-def _tell(error: Exception, status: int) -> int:
-    print(f"k3rl: {error}", file=sys.stderr)
+def _tell(what: object, status: int) -> int:
+    sys.stderr.write(f"k3rl: {what}\n")
     return status
 
 

@@ -1,0 +1,155 @@
+"""The commands' bodies: put the parts of a job together, run it, report."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from k3rl.cluster import cluster
+from k3rl.config import Config
+from k3rl.errors import UserError
+from k3rl.evaluation.evaluate import evaluate, evaluation_specs
+from k3rl.evaluation.picture import curves, draw
+from k3rl.evaluation.report import comparison, evaluation, summary
+from k3rl.evaluation.results import read_results, write_results
+from k3rl.evaluation.statistics import TaskResult
+from k3rl.evaluation.tables import show
+from k3rl.learner.group import LearnerGroup, Stage
+from k3rl.model_folder import model_config, model_folder
+from k3rl.observability.metrics import read_metrics
+from k3rl.observability.progress import Bar
+from k3rl.orchestrator import Job
+from k3rl.rollout.pool import RolloutPool
+from k3rl.run_folder import RunFolder
+
+
+def train(config: Config) -> dict[str, Any] | None:
+    """`k3rl train`: run or resume the job of `config.run_dir`; its summary, if it evaluates."""
+    folder = RunFolder(config.run_dir)
+    folder.store_config(config)
+    base = model_folder(config.model.path)
+    console = Console()
+    with cluster(config.ray), rollout_pool(config, base) as pool:
+        learner = LearnerGroup(config, base, rl_stage(config))
+        job = Job(config, folder, pool, learner)
+        job.run()
+        _export(learner, folder.path / "model")
+        learner.close()
+        seconds = dict(job.seconds)
+    return report(config, folder, seconds, console) if config.train.evaluate else None
+
+
+def rl_stage(config: Config) -> Stage:
+    """The learner's orders for a joint RL job."""
+    return Stage(
+        objective=config.algorithm.objective,
+        learning_rate=config.learner.learning_rate,
+        schedule=config.learner.schedule,
+        warmup=config.learner.warmup_steps,
+        steps=config.train.steps,
+        expert_rate=config.learner.expert_rate,
+    )
+
+
+@contextmanager
+def rollout_pool(config: Config, model: Path | None) -> Iterator[RolloutPool]:
+    """Rollout actors, closed at the end. `model` None: episode workers only, for scripted players."""
+    pool = RolloutPool(
+        config.rollout,
+        config.environment,
+        tokenizer=str(model) if model else config.model.tokenizer,
+        model_config=model_config(model) if model else None,
+        variants=config.sft.variants,
+    )
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def report(config: Config, folder: RunFolder, seconds: dict[str, float], console: Console) -> dict[str, Any]:
+    """summary.json, the table and the picture of a finished run."""
+    before = read_results(folder.path / "evaluation" / "before.jsonl")
+    after = read_results(folder.path / "evaluation" / "after.jsonl")
+    metrics = read_metrics(folder.metrics)
+    # The weights' versions change every step: mismatch is told over all steps, each measured before its update.
+    measured = [m for m in metrics if m.get("mismatch/n")]
+    total = sum(m["mismatch/n"] for m in measured)
+    mismatch = {
+        "mean": sum(m["mismatch/mean"] * m["mismatch/n"] for m in measured) / max(total, 1),
+        "p99": max((m["mismatch/p99"] for m in measured), default=0.0),
+        "max": max((m["mismatch/max"] for m in measured), default=0.0),
+        "n": total,
+    }
+    result = summary(
+        before,
+        after,
+        seconds=sum(seconds.values()),
+        phases=seconds,
+        mismatch=mismatch,
+        routes_differ=sum(m["routes_differ"] for m in measured) / max(len(measured), 1),
+        selections_differ=sum(m["selections_differ"] for m in measured) / max(len(measured), 1),
+        steps=metrics[-1]["step"] if metrics else 0,
+        seed=config.seed,
+    )
+    folder.store_json("summary.json", result)
+    draw(
+        folder.path / "success.png",
+        result,
+        curves(metrics, "success/"),
+        title=f"{config.name}: success on unseen tasks",
+    )
+    show(result, console)
+    console.print(f"{folder.path / 'summary.json'}\n{folder.path / 'success.png'}", highlight=False, soft_wrap=True)
+    return result
+
+
+def evaluate_model(config: Config) -> dict[str, Any]:
+    """`k3rl eval`: evaluate `model.path`; with `evaluation.compare` a second model on the same tasks, paired."""
+    output = Path(config.evaluation.output or config.run_dir)
+    console = Console()
+    with cluster(config.ray):
+        first = evaluate_folder(config, model_folder(config.model.path), output / "results.jsonl")
+        if not config.evaluation.compare:
+            result = evaluation(first)
+        else:
+            second = evaluate_folder(config, model_folder(config.evaluation.compare), output / "compared.jsonl")
+            result = comparison(first, second)
+    show(result, console)
+    return result
+
+
+def evaluate_folder(config: Config, model: Path, output: Path) -> list[TaskResult]:
+    """Play the configured evaluation with one model folder; results go to `output` and are returned."""
+    with rollout_pool(config, model) as pool:
+        learner = LearnerGroup(config, model, rl_stage(config))
+        pool.publish(learner.publication(version=0))
+        learner.close()
+        specs = evaluation_specs(config.evaluation, pool.levels())
+        with Bar(f"evaluation of {model.name}", len(specs)) as bar:
+            results = evaluate(pool, specs, lambda group: bar.advance())
+    write_results(output, results)
+    return results
+
+
+def _export(learner: LearnerGroup, target: Path) -> None:
+    """Replace the model folder of the run."""
+    fresh = target.with_name(f".{target.name}-{int(time.time())}")
+    learner.export(fresh)
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.rename(target)
+
+
+def supervised(config: Config) -> None:
+    """`k3rl sft`: see k3rl.supervised.loop."""
+    from k3rl.supervised.loop import run
+
+    if not config.sft.stages:
+        raise UserError("sft.stages is empty: choose an experiment that has stages, e.g. experiment=nano_base")
+    run(config)

@@ -1,0 +1,157 @@
+"""The learner's ranks as Ray actors, and the driver's handle on all of them.
+
+Ranks fetch trajectories from the object store themselves; the driver sends references and advantages.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from k3rl.config import Config
+from k3rl.errors import DeadlineError, InfrastructureError, K3rlError
+from k3rl.types import Sample, Scored
+
+WAIT_SECONDS = 1800.0
+
+# glibc returns freed tensors to the kernel and faults them in again; keeping them is up to 1.5 times faster on CPUs.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "68719476736"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """What the ranks optimize: `objective` grpo, rejection or sft; which parameters; the schedule's length."""
+
+    objective: str
+    learning_rate: float
+    schedule: str
+    warmup: int
+    steps: int
+    train: str = "model"
+    sparse: bool = True
+    quantize: bool = True
+    balance_rate: float = 0.0
+    expert_rate: float = 1.0
+
+
+class LearnerRank:
+    """One rank; made a Ray actor by `LearnerGroup`."""
+
+    def __init__(self, config: Config, model_folder: str, stage: Stage, rank: int) -> None:
+        self._config, self._model_folder, self._stage, self._rank = config, model_folder, stage, rank
+
+    def address(self) -> str:
+        """Where the ranks meet, if this is rank 0."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return f"tcp://{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+
+    def start(self, rendezvous: str) -> None:
+        """Join the other ranks and load the model."""
+        import torch
+
+        from k3rl.learner.learner import Learner
+
+        torch.set_num_threads(self._config.learner.threads)
+        self._learner = Learner.start(
+            self._config, self._model_folder, self._stage, rank=self._rank, rendezvous=rendezvous
+        )
+
+    def train_trajectories(self, groups: Sequence[Any], advantages: Sequence[Sequence[float]], step: int) -> Any:
+        """One optimizer step on scored trajectories; `groups` are references to lists of Scored."""
+        from k3rl.learner.samples import to_samples
+
+        fetched: list[list[Scored]] = ray.get(list(groups))
+        samples = [
+            sample
+            for group, signals in zip(fetched, advantages, strict=True)
+            for scored, advantage in zip(group, signals, strict=True)
+            for sample in to_samples(scored, advantage)
+            if self._stage.objective != "rejection" or advantage > 0
+        ]
+        return self._learner.step(samples, step=step)
+
+    def train_samples(self, samples: Sequence[Sample], step: int) -> Any:
+        """One optimizer step on ready samples."""
+        return self._learner.step(samples, step=step)
+
+    def publication(self, version: int) -> Any:
+        """The weights as they are now."""
+        return self._learner.publication(version)
+
+    def save(self, folder: str) -> None:
+        """A checkpoint of this rank's share; rank 0 writes the files."""
+        self._learner.save(Path(folder))
+
+    def load(self, folder: str) -> None:
+        """Go on from a checkpoint. Raises CheckpointError."""
+        self._learner.load(Path(folder))
+
+    def export(self, folder: str, packed: bool) -> None:
+        """A model folder in the hub's layout; routed experts as MXFP4 bytes, or as fp32 masters."""
+        self._learner.export(Path(folder), packed=packed)
+
+
+class LearnerGroup:
+    """All ranks, called together."""
+
+    def __init__(self, config: Config, model_folder: Path, stage: Stage) -> None:
+        threads = str(config.learner.threads)
+        env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **KEEP_MEMORY}
+        actor = ray.remote(LearnerRank).options(num_cpus=0, runtime_env={"env_vars": env})
+        self._ranks = [actor.remote(config, str(model_folder), stage, rank) for rank in range(config.learner.ranks)]
+        self._all("start", ray.get(self._ranks[0].address.remote()))
+
+    def train(self, groups: Sequence[Any], advantages: Sequence[Sequence[float]], *, step: int) -> dict[str, float]:
+        """One optimizer step on trajectories; metrics of the whole step."""
+        return self._all("train_trajectories", groups, advantages, step)
+
+    def train_samples(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
+        """One optimizer step on samples."""
+        return self._all("train_samples", ray.put(list(samples)), step)
+
+    def publication(self, *, version: int) -> Any:
+        """A reference to the Publication of the weights as they are; every rank takes part, rank 0 holds it."""
+        references = [rank.publication.remote(version) for rank in self._ranks]
+        self._wait(references, f"publish version {version}")
+        return references[0]
+
+    def save(self, folder: Path) -> None:
+        """Write the learner's part of a checkpoint."""
+        self._all("save", str(folder))
+
+    def load(self, folder: Path) -> None:
+        """Go on from `folder`."""
+        self._all("load", str(folder))
+
+    def export(self, folder: Path, *, packed: bool = True) -> None:
+        """Write a model folder."""
+        self._all("export", str(folder), packed)
+
+    def close(self) -> None:
+        """End the ranks."""
+        for rank in self._ranks:
+            ray.kill(rank)
+
+    def _all(self, method: str, *arguments: Any) -> Any:
+        return self._wait([getattr(rank, method).remote(*arguments) for rank in self._ranks], method)[0]
+
+    def _wait(self, references: list[Any], what: str) -> list[Any]:
+        try:
+            return list(ray.get(references, timeout=WAIT_SECONDS))
+        except GetTimeoutError as error:
+            raise DeadlineError(f"waited {WAIT_SECONDS:g} s for the learner to {what}") from error
+        except RayActorError as error:
+            raise InfrastructureError(
+                f"a learner rank died during {what} (out of memory?); the same command resumes from the last checkpoint"
+            ) from error
+        except RayTaskError as error:
+            if isinstance(error.cause, K3rlError):
+                raise error.cause from error
+            raise

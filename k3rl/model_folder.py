@@ -1,0 +1,33 @@
+"""Where a model is: a folder in the hub's layout, or the name of one that the package ships."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from k3rl.errors import CheckpointError
+
+ASSETS = Path(__file__).parent / "assets"
+
+
+def model_folder(path: str) -> Path:
+    """The folder of `path`: a path, or the name of a shipped model (`nano_base`). Raises CheckpointError."""
+    for candidate in (Path(path), ASSETS / path):
+        if (candidate / "config.json").is_file():
+            return candidate.absolute()
+    shipped = ", ".join(sorted(p.parent.name for p in ASSETS.glob("*/model*.safetensors")))
+    raise CheckpointError(
+        f"model.path={path}: no model folder (config.json) there; give a folder, or a shipped one: {shipped or 'none'}"
+    )
+
+
+def model_config(folder: Path) -> Any:
+    """The ModelConfig of a model folder. Raises CheckpointError for an unreadable or foreign one."""
+    from k3rl.model import ModelConfig
+
+    file = folder / "config.json"
+    try:
+        return ModelConfig.from_public(json.loads(file.read_text()))
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{file}: not a Kimi-K3 configuration ({error})") from error

@@ -1,0 +1,1 @@
+"""Supervised training: data sources, stages, and the command `k3rl sft`."""

@@ -1,0 +1,80 @@
+"""The first thing a model from nothing learns: the chat format, and to copy and look up names.
+
+Copying is the bottleneck of small models (docs/log.md). Each example is a short chat in the real format: repeat a list,
+answer with a key's value, pass names on to a tool, read them back out of a tool's reply.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from k3rl.chat import XtmlRenderer
+from k3rl.environments.pools import NUMBERS, WORDS
+from k3rl.learner.samples import demonstration
+from k3rl.supervised.rendering import render_chat
+from k3rl.types import Message, Sample, Tier, Tool, ToolCall
+
+NAMES: tuple[str, ...] = (*WORDS, *map(str, NUMBERS))
+ECHO = Tool(
+    name="echo", parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+)
+
+
+def copy_sample(renderer: XtmlRenderer, rng: Random, key: str, prompt_weight: float) -> Sample:
+    """One example; `key` names it in its batch."""
+    kind = rng.choice((repeat, repeat, look_up, call, relay))
+    messages, tools = kind(rng)
+    log = render_chat(renderer, messages, tools, Tier.LOW)
+    return demonstration(log, key=key, domain="copy", prompt_weight=prompt_weight)
+
+
+def repeat(rng: Random) -> tuple[list[Message], list[Tool]]:
+    """`repeat: kiwi 7 oak` is answered with `kiwi 7 oak`; the separator varies."""
+    text = rng.choice((" ", "/", ", ", "\n")).join(_names(rng, 2, 12))
+    return [Message(role="user", content=f"repeat: {text}"), Message(role="assistant", content=text)], []
+
+
+def look_up(rng: Random) -> tuple[list[Message], list[Tool]]:
+    """Pairs, one per line, then a key: its value is the answer."""
+    keys = _names(rng, 3, 9)
+    values = _names(rng, len(keys), len(keys))
+    joint = rng.choice((" ", ": ", " = ", ","))
+    pairs = "\n".join(f"{k}{joint}{v}" for k, v in zip(keys, values, strict=True))
+    wanted = rng.randrange(len(keys))
+    forward = rng.random() < 0.7
+    question, answer = (keys[wanted], values[wanted]) if forward else (values[wanted], keys[wanted])
+    return [
+        Message(role="user", content=f"{pairs}\n{'value of' if forward else 'key of'} {question}"),
+        Message(role="assistant", content=answer),
+    ], []
+
+
+def call(rng: Random) -> tuple[list[Message], list[Tool]]:
+    """Names of the prompt go into a tool call."""
+    text = rng.choice((" ", "/", ".", ",")).join(_names(rng, 1, 5))
+    return [
+        Message(role="user", content=f"echo {text}"),
+        Message(role="assistant", tool_calls=(ToolCall(id="echo:1", name="echo", arguments={"text": text}),)),
+        Message(role="tool", name="echo", tool_call_id="echo:1", content="ok"),
+        Message(role="assistant", content="done"),
+    ], [ECHO]
+
+
+def relay(rng: Random) -> tuple[list[Message], list[Tool]]:
+    """What a tool replies for a key goes into the next call."""
+    keys = _names(rng, 2, 6)
+    values = _names(rng, len(keys), len(keys))
+    wanted = rng.randrange(len(keys))
+    listing = "\n".join(f"{k} {v}" for k, v in zip(keys, values, strict=True))
+    return [
+        Message(role="user", content=f"echo list, then echo what stands beside {keys[wanted]}"),
+        Message(role="assistant", tool_calls=(ToolCall(id="echo:1", name="echo", arguments={"text": "list"}),)),
+        Message(role="tool", name="echo", tool_call_id="echo:1", content=listing),
+        Message(role="assistant", tool_calls=(ToolCall(id="echo:1", name="echo", arguments={"text": values[wanted]}),)),
+        Message(role="tool", name="echo", tool_call_id="echo:1", content="ok"),
+        Message(role="assistant", content="done"),
+    ], [ECHO]
+
+
+def _names(rng: Random, low: int, high: int) -> list[str]:
+    return rng.sample(NAMES, rng.randint(low, high))

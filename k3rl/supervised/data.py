@@ -1,0 +1,81 @@
+"""The batches of a stage: a pure function of the configuration and the step, so that a resumed run sees the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TypeAlias
+
+from k3rl.chat import XtmlRenderer
+from k3rl.config import Config, StageSection
+from k3rl.errors import UserError
+from k3rl.supervised.conversations import folder_samples
+from k3rl.supervised.copying import copy_sample
+from k3rl.supervised.demonstrations import load_demonstrations, to_samples
+from k3rl.types import Sample
+
+Batches: TypeAlias = Callable[[int], list[Sample]]
+"""Step (from 0) to the samples of that optimizer step."""
+
+
+def stage_batches(config: Config, stage: StageSection, renderer: XtmlRenderer, demonstrations: Path) -> Batches:
+    """Batches of about `stage.batch_tokens` tokens from the stage's source."""
+    seed = f"{config.seed}/{stage.name}"
+    if stage.source == "copy":
+        return copy_batches(renderer, stage, seed)
+    if stage.source == "solutions":
+        samples = to_samples(load_demonstrations(demonstrations), renderer, stage.prompt_weight)
+    else:
+        samples = folder_samples(Path(stage.path), renderer, stage.prompt_weight)
+    limit = config.rollout.max_context
+    kept = [sample for sample in samples if len(sample.tokens) <= limit]
+    if not kept:
+        raise UserError(
+            f"stage {stage.name}: no example of {len(samples)} fits rollout.max_context={limit} tokens; raise it"
+        )
+    return epoch_batches(kept, stage, seed)
+
+
+def copy_batches(renderer: XtmlRenderer, stage: StageSection, seed: str) -> Batches:
+    """Fresh examples for every step."""
+
+    def batch(step: int) -> list[Sample]:
+        rng = Random(f"{seed}/{step}")
+        samples: list[Sample] = []
+        tokens = 0
+        while tokens < stage.batch_tokens:
+            samples.append(copy_sample(renderer, rng, f"copy/{step}/{len(samples)}", stage.prompt_weight))
+            tokens += len(samples[-1].tokens)
+        return samples
+
+    return batch
+
+
+def epoch_batches(samples: Sequence[Sample], stage: StageSection, seed: str) -> Batches:
+    """Epochs over `samples`, each in an order of its own, cut into `stage.steps` batches."""
+    plan = _plan([len(sample.tokens) for sample in samples], stage.batch_tokens, stage.steps, seed)
+
+    def batch(step: int) -> list[Sample]:
+        # The same example may stand twice where a batch spans two epochs: its place makes the key unique.
+        return [replace(samples[i], key=f"{samples[i].key}@{place}") for place, i in enumerate(plan[step])]
+
+    return batch
+
+
+def _plan(lengths: Sequence[int], batch_tokens: int, steps: int, seed: str) -> list[list[int]]:
+    plan: list[list[int]] = []
+    batch: list[int] = []
+    tokens = epoch = 0
+    while len(plan) < steps:
+        order = list(range(len(lengths)))
+        Random(f"{seed}/{epoch}").shuffle(order)
+        for index in order:
+            batch.append(index)
+            tokens += lengths[index]
+            if tokens >= batch_tokens:
+                plan.append(batch)
+                batch, tokens = [], 0
+        epoch += 1
+    return plan[:steps]

@@ -1,0 +1,85 @@
+"""Reference solutions as training data: played in the real environments, kept as trajectories, rendered when read.
+
+A run's `demonstrations/` folder holds one Parquet file per shard. Only the training split is played and only full
+successes are used. Tokens are made from the messages, so another tokenizer needs no new episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import ray
+
+from k3rl.chat import XtmlRenderer
+from k3rl.errors import EnvironmentFault
+from k3rl.learner.samples import demonstration
+from k3rl.observability.progress import Bar
+from k3rl.observability.trajectories import StoredTrajectory, read_trajectories, step_files
+from k3rl.rollout.group import GroupSpec
+from k3rl.rollout.pool import RolloutPool
+from k3rl.supervised.rendering import render_chat
+from k3rl.types import Sample
+
+SHARD = 600  # episodes in a file
+
+
+def demonstration_specs(levels: dict[str, int], count: int, seed: int) -> list[GroupSpec]:
+    """`count` solver episodes per domain, levels in turn; domains interleaved so that every shard has all of them."""
+    return [
+        GroupSpec(
+            domain=domain,
+            split="train",
+            level=1 + place % levels[domain],
+            index=place // levels[domain],
+            samples=1,
+            seed=seed,
+            temperature=0.0,
+            player="solver",
+        )
+        for place in range(count)
+        for domain in sorted(levels)
+    ]
+
+
+def generate(pool: RolloutPool, folder: Path, count: int, seed: int) -> None:
+    """Play what is not in `folder` yet, shard by shard; a killed run goes on at the first missing shard.
+
+    Raises EnvironmentFault if a reference solution fails its own task: demonstrations must be right.
+    """
+    specs = demonstration_specs(pool.levels(), count, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    there = {number for number, _ in step_files(folder)}
+    shards = [specs[start : start + SHARD] for start in range(0, len(specs), SHARD)]
+    with Bar("demonstrations", len(specs)) as bar:
+        for number, shard in enumerate(shards):
+            if number in there:
+                bar.advance(len(shard))
+                continue
+            groups = pool.run(shard, lambda group: bar.advance())
+            for episode in (e for group in groups for e in group.episodes):
+                if not episode.success:
+                    raise EnvironmentFault(
+                        f"the reference solution of {episode.task_id} scored {episode.reward}: {episode.error}"
+                    )
+            path = str(folder / f"step-{number:06d}.parquet")
+            ray.get(pool.record(groups, [[0.0]] * len(groups), path=path, step=number, run="demonstrations"))
+
+
+def load_demonstrations(folder: Path) -> list[StoredTrajectory]:
+    """Every full success in the folder, in order."""
+    stored = [row for _, file in step_files(folder) for row in read_trajectories(file)]
+    return [row for row in stored if row.score is not None and row.score.reward >= 1.0]
+
+
+def to_samples(stored: Sequence[StoredTrajectory], renderer: XtmlRenderer, prompt_weight: float) -> list[Sample]:
+    """Rendered by the current tokenizer; keys are task ids."""
+    return [
+        demonstration(
+            render_chat(renderer, row.messages, row.tools, row.tier),
+            key=row.task_id,
+            domain=row.domain,
+            prompt_weight=prompt_weight,
+        )
+        for row in stored
+    ]

@@ -1,0 +1,152 @@
+"""`k3rl sft`: stages of supervised training, one after another, resumable at any step.
+
+Every stage has its own optimizer and starts from the model the stage before left (`stages/<n>-<name>/`, fp32 masters).
+The last one is exported with packed experts to `model/`, and evaluated like any model.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from k3rl.chat import XtmlRenderer, load_tokenizer
+from k3rl.cluster import cluster
+from k3rl.config import Config, StageSection
+from k3rl.evaluation.report import evaluation
+from k3rl.evaluation.tables import show
+from k3rl.jobs import evaluate_folder, rollout_pool
+from k3rl.learner.group import LearnerGroup, Stage
+from k3rl.model_folder import model_folder
+from k3rl.observability.metrics import MetricsLog
+from k3rl.observability.progress import Bar
+from k3rl.run_folder import RunFolder
+from k3rl.supervised.data import stage_batches
+from k3rl.supervised.demonstrations import generate
+from k3rl.supervised.start import initial_model
+
+
+def run(config: Config) -> None:
+    """All stages, from wherever the run folder stands; then export and evaluation."""
+    folder = RunFolder(config.run_dir)
+    folder.store_config(config)
+    with cluster(config.ray):
+        if any(stage.source == "solutions" for stage in config.sft.stages):
+            with rollout_pool(config, None) as pool:
+                generate(pool, folder.path / "demonstrations", config.sft.demonstrations, config.seed)
+        start = (
+            initial_model(config, folder.path / "initial") if config.model.preset else model_folder(config.model.path)
+        )
+        trained = _Stages(config, folder, start).run()
+        if config.train.evaluate:
+            results = evaluate_folder(config, trained, folder.path / "evaluation" / "after.jsonl")
+            result = evaluation(results)
+            folder.store_json("summary.json", result)
+            show(result, Console())
+
+
+class _Stages:
+    """The run's place: which stage, which step of it; `done` counts steps over all stages."""
+
+    def __init__(self, config: Config, folder: RunFolder, start: Path) -> None:
+        self.config, self.folder, self.start = config, folder, start
+        self.metrics = MetricsLog(folder.metrics)
+        self.renderer = XtmlRenderer(load_tokenizer(start))
+
+    def run(self) -> Path:
+        stages = self.config.sft.stages
+        first, step, checkpoint = self._resume()
+        for place in range(first, len(stages)):
+            learner = LearnerGroup(self.config, self._before(place), learner_stage(self.config, stages[place]))
+            if checkpoint is not None:
+                learner.load(checkpoint)
+            self._train(place, step, learner)
+            last = place + 1 == len(stages)
+            replace_folder(learner, self._after(place), packed=False)
+            if last:
+                replace_folder(learner, self.folder.path / "model", packed=True)
+            self._checkpoint(place + 1, 0, None)
+            learner.close()
+            step, checkpoint = 0, None
+        return self.folder.path / "model"
+
+    def _train(self, place: int, start: int, learner: LearnerGroup) -> None:
+        stage = self.config.sft.stages[place]
+        batches = stage_batches(self.config, stage, self.renderer, self.folder.path / "demonstrations")
+        done = sum(s.steps for s in self.config.sft.stages[:place])
+        with Bar(stage.name, stage.steps) as bar:
+            bar.advance(start)
+            for step in range(start, stage.steps):
+                began = time.monotonic()
+                samples = batches(step)
+                metrics = learner.train_samples(samples, step=step)
+                tokens = sum(len(sample.tokens) for sample in samples)
+                seconds = time.monotonic() - began
+                clock = {"time/step": seconds, "time/tokens_per_second": tokens / seconds}
+                self.metrics.append(done + step + 1, {"stage": stage.name, **metrics, **clock})
+                bar.advance(note=f"loss {metrics['loss']:.3f}")
+                if (step + 1) % self.config.train.checkpoint_every == 0:
+                    self._checkpoint(place, step + 1, learner)
+
+    def _checkpoint(self, place: int, step: int, learner: LearnerGroup | None) -> None:
+        """`learner` None: the stage is over, and its model folder is all there is to keep."""
+        done = sum(s.steps for s in self.config.sft.stages[:place]) + step
+        state = {"stage": place, "step": step}
+        self.folder.save_checkpoint(
+            done, state, learner.save if learner else _nothing, self.config.train.keep_checkpoints
+        )
+
+    def _resume(self) -> tuple[int, int, Path | None]:
+        found = self.folder.newest_checkpoint(check_learner)
+        if found is None:
+            self.metrics.truncate(0)
+            return 0, 0, None
+        learner_folder, state = found
+        place, step = state["stage"], state["step"]
+        self.metrics.truncate(sum(s.steps for s in self.config.sft.stages[:place]) + step)
+        return place, step, learner_folder if step else None
+
+    def _before(self, place: int) -> Path:
+        return self.start if place == 0 else self._after(place - 1)
+
+    def _after(self, place: int) -> Path:
+        return self.folder.path / "stages" / f"{place}-{self.config.sft.stages[place].name}"
+
+
+def learner_stage(config: Config, stage: StageSection) -> Stage:
+    """The learner's orders for one stage."""
+    return Stage(
+        objective="sft",
+        learning_rate=stage.learning_rate,
+        schedule=stage.schedule,
+        warmup=min(config.learner.warmup_steps, stage.steps - 1),
+        steps=stage.steps,
+        train=stage.train,
+        sparse=stage.sparse,
+        quantize=stage.quantize,
+        balance_rate=config.sft.balance_rate,
+    )
+
+
+def replace_folder(learner: LearnerGroup, target: Path, *, packed: bool) -> None:
+    """Export to `target`, which is whole or the old one at any moment but the last rename."""
+    fresh = target.with_name(f".{target.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.parent.mkdir(parents=True, exist_ok=True)
+    learner.export(fresh, packed=packed)
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.rename(target)
+
+
+def check_learner(folder: Path) -> None:
+    """Raises CheckpointError if a learner's part is damaged; a finished stage has none."""
+    from k3rl.learner.checkpoint import verify
+
+    if folder.exists():
+        verify(folder)
+
+
+def _nothing(folder: Path) -> None:
+    """A finished stage keeps no optimizer."""

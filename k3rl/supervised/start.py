@@ -1,0 +1,50 @@
+"""A model from nothing: random weights of a preset in a model folder, tokenizer beside them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from k3rl.chat import load_tokenizer
+from k3rl.config import Config
+from k3rl.errors import ConfigError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+def initial_model(config: Config, folder: Path) -> Path:
+    """Write the model of `config.model.preset` with seed `config.seed` to `folder`, unless it is there already."""
+    if (folder / "config.json").exists():
+        return folder
+    import torch
+
+    from k3rl.model import Model, preset, save_model
+
+    tokenizer_folder = tokenizer_path(config.model.tokenizer)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    try:
+        shape = replace(preset(config.model.preset), vocab_size=tokenizer.vocab_size, **config.model.overrides)
+    except (TypeError, KeyError) as error:
+        raise ConfigError(f"model.preset={config.model.preset} with {config.model.overrides}: {error}") from error
+    torch.manual_seed(config.seed)
+    fresh = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    save_model(Model(shape), fresh, packed=False)
+    copy_tokenizer(tokenizer_folder, fresh)
+    fresh.rename(folder)
+    return folder
+
+
+def tokenizer_path(name: str) -> Path:
+    """A tokenizer's folder: a path, or `nano` for the shipped one."""
+    from k3rl.chat import NANO_TOKENIZER
+
+    return NANO_TOKENIZER if name == "nano" else Path(name)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the tokenizer's files from one model folder to another."""
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
