@@ -132,7 +132,7 @@ class TurnParser:
         if self._header is not None:
             written = self._header.text.decode("utf-8", "replace")
             if not self._header.closing:
-                pieces.append(Marker.SEP)
+                pieces += (Marker.SEP, *close_tag(written.partition(" ")[0]))
             elif tags and tags[-1].startswith(written):
                 pieces += (tags.pop()[len(written) :], Marker.SEP)
             else:
