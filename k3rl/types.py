@@ -220,3 +220,34 @@ class Batch:
     domains: NDArray[np.int32]
     experts: NDArray[np.int64] | None = None
     selected: NDArray[np.int64] | None = None
+
+
+TRAJECTORY_SCHEMA = 1
+"""Version of the Parquet files of trajectories; it grows when a column changes its meaning or goes, not when one is
+added. Written as `k3rl.schema` in a file's metadata; observability/trajectories.py writes and reads them."""
+
+TRAJECTORY_FIELDS: Mapping[str, str] = {
+    "run": "string: the run's name",
+    "step": "int64: the optimizer step the trajectory was trained in",
+    "task_id": "string: Task.id",
+    "domain": "string",
+    "split": "string: train, validation, test or test_heldout",
+    "family": "string",
+    "level": "int32",
+    "seed": "int64: Task.seed",
+    "tier": "string: low, high or max",
+    "sample": "int32: index within the group of the same task",
+    "stop": "string: StopReason",
+    "error": "string: one line, empty unless stop is infrastructure or environment",
+    "reward": "float64: null where nothing was scored",
+    "parts": "map<string, float64>: the reward's named parts",
+    "advantage": "float64: what the trajectory's sampled tokens were trained with; null where it was not trained on",
+    "tools": "string: JSON list of {name, description, parameters}",
+    "messages": "list<{role, content, reasoning, tool_calls, name, tool_call_id}>: the prompt, then every turn and what"
+    " followed it, in order; tool_calls is a JSON list of {id, name, arguments}, empty text where there is none",
+    "turns": "list<{message, start, end, problems, thinking_tokens}>: which of `messages` each assistant turn is, its"
+    " token range [start, end) in its log, problems of its markup",
+    "logs": "list<{tokens, mask, logprobs, entropies, versions}>: TokenLog, without routes",
+    "seconds": "float64: wall time of the episode",
+}
+"""Columns of a file of trajectories, one row per trajectory, with Arrow types and meanings."""

@@ -1,0 +1,182 @@
+"""Supervised data from a run's trajectories and from files that other tools wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from k3rl.errors import UserError
+from k3rl.observability.demonstrations import conversations, demonstrations
+from k3rl.observability.trajectories import write_trajectories
+from k3rl.types import (
+    Message,
+    Score,
+    Scored,
+    StopReason,
+    Task,
+    TokenLog,
+    Tool,
+    ToolCall,
+    Trajectory,
+)
+
+PLAIN = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}
+AGENT: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "list"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "look",
+            "tool_calls": [
+                {"id": "call_x", "type": "function", "function": {"name": "ls", "arguments": '{"path": "a"}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_x", "content": "b"},
+        {"role": "assistant", "content": "b"},
+    ],
+    "tools": [
+        {"type": "function", "function": {"name": "ls", "description": "list", "parameters": {"type": "object"}}}
+    ],
+}
+AGENT_MESSAGES = (
+    Message(role="user", content="list"),
+    Message(
+        role="assistant",
+        reasoning="look",
+        tool_calls=(ToolCall(id="ls:1", name="ls", arguments={"path": "a"}),),
+    ),
+    Message(role="tool", content="b", name="ls", tool_call_id="ls:1"),
+    Message(role="assistant", content="b"),
+)
+AGENT_TOOLS = (Tool(name="ls", description="list", parameters={"type": "object"}),)
+
+
+def jsonl(path: Path, *rows: Any) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def check_both(path: Path) -> None:
+    plain, agent = conversations(path)
+    assert plain.messages == (Message(role="user", content="hi"), Message(role="assistant", content="hello"))
+    assert plain.tools == ()
+    assert (agent.messages, agent.tools) == (AGENT_MESSAGES, AGENT_TOOLS)
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    check_both(jsonl(tmp_path / "a.jsonl", PLAIN, AGENT))
+
+
+def test_columns_as_json_text(tmp_path: Path) -> None:
+    texts = [{name: json.dumps(value) for name, value in row.items()} for row in (PLAIN, AGENT)]
+    check_both(jsonl(tmp_path / "a.jsonl", *texts))
+
+
+def test_parquet(tmp_path: Path) -> None:
+    agent = json.loads(json.dumps(AGENT))
+    agent["messages"][0]["content"] = "list"  # a column has one type
+    pq.write_table(pa.Table.from_pylist([{**PLAIN, "tools": None}, agent]), tmp_path / "a.parquet")
+    check_both(tmp_path / "a.parquet")
+
+
+def test_folder_of_both_kinds(tmp_path: Path) -> None:
+    jsonl(tmp_path / "a.jsonl", PLAIN)
+    (tmp_path / "deep").mkdir()
+    jsonl(tmp_path / "deep" / "b.jsonl", AGENT)
+    (tmp_path / "README.md").write_text("not data")
+    check_both(tmp_path)
+
+
+def test_folder_saved_by_datasets(tmp_path: Path) -> None:
+    # In a process of its own: the library warns about things that are none of ours.
+    script = (
+        "import datasets, json, sys\n"
+        "rows = json.loads(sys.argv[2])\n"
+        "data = datasets.Dataset.from_list(rows)\n"
+        "datasets.DatasetDict(train=data).save_to_disk(sys.argv[1])\n"
+        "import k3rl.observability.demonstrations as d, pathlib\n"
+        "found = [(c.where.split('saved')[-1], c.messages[-1].content) for c in"
+        " d.conversations(pathlib.Path(sys.argv[1]))]\n"
+        "print(found)\n"
+    )
+    rows = json.dumps(
+        [PLAIN, {"messages": [*PLAIN["messages"], {"role": "user"}, {"role": "assistant", "content": "x"}]}]
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "saved"), rows]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[(', train, row 1', 'hello'), (', train, row 2', 'x')]"
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ("{oops", "not JSON"),
+        ([1], "must be an object with `messages`, not list"),
+        ({"prompt": "x", "answer": "y"}, "no `messages` (its columns: prompt, answer)"),
+        ({"messages": "[oops"}, "messages is text but not JSON"),
+        ({"messages": [{"role": "bot", "content": "x"}]}, "messages[0].role is 'bot'"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "no assistant message to learn from"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "function.name is missing"),
+        ({**PLAIN, "tools": "no"}, "tools is text but not JSON"),
+    ],
+)
+def test_a_bad_row_is_named_in_one_line(tmp_path: Path, row: Any, what: str) -> None:
+    file = jsonl(tmp_path / "a.jsonl", PLAIN, row)
+    reader = conversations(file)
+    assert next(reader).messages[-1].content == "hello"
+    with pytest.raises(UserError, match=f"^{re.escape(str(file))}, row 2: ") as caught:
+        next(reader)
+    assert what in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_to_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        list(conversations(tmp_path / "missing"))
+    with pytest.raises(UserError, match="no rows"):
+        list(conversations(tmp_path))
+    (tmp_path / "a.csv").write_text("x")
+    with pytest.raises(UserError, match=r"\.csv ending"):
+        list(conversations(tmp_path / "a.csv"))
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 cut")
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
+        list(conversations(tmp_path / "a.parquet"))
+    with pytest.raises(UserError, match="trajectories folder of a run"):
+        list(demonstrations(tmp_path))
+
+
+def test_own_trajectories_by_reward(tmp_path: Path) -> None:
+    def log(start: int, length: int) -> TokenLog:
+        tokens = np.arange(start, start + length, dtype=np.int32)
+        zeros = np.zeros(length, np.float32)
+        return TokenLog(
+            tokens=tokens, mask=tokens % 3 == 0, logprobs=zeros, entropies=zeros, versions=np.zeros(length, np.int32)
+        )
+
+    def scored(index: int, reward: float | None, logs: tuple[TokenLog, ...]) -> Scored:
+        task = Task(domain="office", id=f"t{index}", split="train", family="f", level=1, seed=0, messages=(), tools=())
+        trajectory = Trajectory(task=task, sample=index, logs=logs, turns=(), stop=StopReason.ENDED, seconds=0.0)
+        return Scored(trajectory=trajectory, score=None if reward is None else Score(reward=reward))
+
+    rows = [scored(0, 1.0, (log(0, 5),)), scored(1, 0.4, (log(9, 2),)), scored(2, None, (log(9, 2),))]
+    write_trajectories(tmp_path / "step-000002.parquet", rows, advantages=[0.0] * 3, step=2, run="r")
+    write_trajectories(
+        tmp_path / "step-000001.parquet", [scored(3, 1.0, (log(50, 4), log(70, 3)))], advantages=[0.0], step=1, run="r"
+    )
+    found = list(demonstrations(tmp_path))
+    assert [d.key for d in found] == ["t3#3", "t3#3.1", "t0#0"]
+    assert [d.tokens.tolist() for d in found] == [[50, 51, 52, 53], [70, 71, 72], [0, 1, 2, 3, 4]]
+    assert [d.mask.tolist() for d in found][2] == [True, False, False, True, False]
+    assert found[0].tokens.dtype == np.int32
+    assert found[0].mask.dtype == np.bool_
+    assert [d.key for d in demonstrations(tmp_path, min_reward=0.4)][-1] == "t1#1"
