@@ -33,7 +33,7 @@ class KdaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MlaConfig:
-    """Multi-head latent attention without rotary positions. `q_lora_rank` None: queries come from the input directly."""
+    """Multi-head latent attention without rotary positions. `q_lora_rank` None: queries read the input itself."""
 
     num_heads: int
     kv_lora_rank: int
@@ -136,7 +136,7 @@ class ModelConfig:
 
     @staticmethod
     def from_public(public: Mapping[str, Any]) -> ModelConfig:
-        """Read the fields of a public `config.json`: K3's (with `text_config`) or Kimi Linear's. ConfigError if it cannot run."""
+        """Read a public `config.json`: K3's (with `text_config`) or Kimi Linear's. ConfigError if it cannot run."""
         return _from_public(public)
 
     def to_public(self) -> dict[str, Any]:
@@ -311,7 +311,13 @@ def _to_public(config: ModelConfig) -> dict[str, Any]:
                 "group_0": {
                     "format": "mxfp4-pack-quantized",
                     "targets": ["Linear"],
-                    "weights": {"type": "float", "num_bits": 4, "strategy": "group", "group_size": BLOCK, "symmetric": True},
+                    "weights": {
+                        "type": "float",
+                        "num_bits": 4,
+                        "strategy": "group",
+                        "group_size": BLOCK,
+                        "symmetric": True,
+                    },
                 }
             },
         }

@@ -1,4 +1,4 @@
-"""The indexer of sparse attention: which past tokens a query reads (DeepSeek-V3.2's lightning indexer, without RoPE)."""
+"""The indexer of sparse attention: which past tokens a query reads (as in DeepSeek-V3.2, without RoPE)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Indexer(nn.Module):
         dsa = config.dsa
         self.num_heads, self.head_dim, self.top_k = dsa.num_heads, dsa.head_dim, dsa.top_k
         self.eps = config.rms_norm_eps
-        self.wq_b = nn.Parameter(torch.empty(dsa.num_heads * dsa.head_dim, config.mla.q_lora_rank or config.hidden_size))
+        query_width = config.mla.q_lora_rank or config.hidden_size
+        self.wq_b = nn.Parameter(torch.empty(dsa.num_heads * dsa.head_dim, query_width))
         self.in_proj = nn.Parameter(torch.empty(dsa.head_dim + dsa.num_heads, config.hidden_size))
         self.k_norm = nn.Parameter(torch.empty(dsa.head_dim))
         self.k_bias = nn.Parameter(torch.empty(dsa.head_dim))

@@ -1,7 +1,7 @@
 """The language model: embedding, layers of KDA or gated MLA with feed-forward blocks, attention residuals, head.
 
 One forward over packed tokens serves training, prefill and tests; `k3rl.model.decode` advances one token at a time.
-Legend: N packed tokens, B sequences, M MoE layers, K experts per token, D sparse-attention layers, S selected positions.
+Legend: N packed tokens, B sequences, M MoE layers, K experts a token, D sparse-attention layers, S selected positions.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.nn.functional import linear
 from k3rl.errors import UserError
 from k3rl.model.config import ModelConfig
 from k3rl.model.functional import residual_mix_norm, rms_norm
+from k3rl.model.initialization import initialize
 from k3rl.model.kda import Kda, KdaMemory
 from k3rl.model.layout import Layout
 from k3rl.model.mla import Attended, Mla, MlaMemory
@@ -102,8 +103,8 @@ class Stream:
         self.running = y if self.running is None else self.running + y
 
 
-class Model(nn.Module):
-    """A causal language model of a `ModelConfig`; parameters are fp32 unless cast.
+class Transformer(nn.Module):
+    """The network of a `ModelConfig` and its forward over whole sequences (`k3rl.model.Model` adds decoding and files).
 
     `sparse` False makes full-attention layers read every past token (training before the indexer exists).
     """
@@ -117,6 +118,7 @@ class Model(nn.Module):
         self.norm = nn.Parameter(torch.empty(config.hidden_size))
         self.output_mix = None if config.residual_block is None else Mix(config.hidden_size)
         self.lm_head = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+        initialize(self, config)
 
     @property
     def qat(self) -> bool:
@@ -167,7 +169,13 @@ class Run:
     """One forward pass: walks the layers and collects what they chose and what was asked for."""
 
     def __init__(
-        self, model: Model, layout: Layout, replay: Replay, want: frozenset[str] = frozenset(), *, remember: bool = False
+        self,
+        model: Transformer,
+        layout: Layout,
+        replay: Replay,
+        want: frozenset[str] = frozenset(),
+        *,
+        remember: bool = False,
     ) -> None:
         self.model, self.layout, self.replay, self.want, self.remember = model, layout, replay, want, remember
         self.routed: list[Routed] = []

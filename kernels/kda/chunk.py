@@ -6,8 +6,8 @@ Kt = exp(G_last - G) K everything is linear in the state S that enters the tile:
 
     O  = P U + (exp(G) Q - P W) S          S' = Kt^T U + (Diag(exp G_last) - Kt^T W) S
 
-so the recurrence over tiles is one product per tile. exp(G_i - G_j) is split as exp(G_i - G_m) exp(G_m - G_j) around the
-tile's middle m: at 16 tokens and 5 nats a token each factor stays under 40 nats.
+so the recurrence over tiles is one product per tile. exp(G_i - G_j) is split as exp(G_i - G_m) exp(G_m - G_j) around
+the tile's middle m: at 16 tokens and 5 nats a token each factor stays under 40 nats.
 """
 
 from __future__ import annotations
@@ -49,16 +49,13 @@ def chunk_kda(
     centred = total - total[:, :, tile // 2 - 1 : tile // 2] if tile > 1 else total - total
     rise, fall = centred.exp(), (-centred).exp()
     k_fall = (k * fall).mT
-    rows = (torch.cat((k * rise * beta, q * rise), dim=2)) @ k_fall
-    lower = rows[:, :, :tile]
-    scores = rows[:, :, tile:].tril()
+    lower, scores = (torch.cat((k * rise * beta, q * rise), dim=2) @ k_fall).split(tile, dim=2)
+    scores = scores.tril()
     x = torch.linalg.solve_triangular(
         lower, torch.cat((v, k * decay), dim=-1) * beta, upper=False, unitriangular=True
     )
-    u, w = x.split((v.shape[-1], k.shape[-1]), dim=-1)
     k_last = (k * (last - total).exp()).mT
-    from_u = torch.cat((scores, k_last), dim=2) @ x  # [.., tile + dk, dv + dk]
-    constant, linear = from_u.split((v.shape[-1], k.shape[-1]), dim=-1)
+    constant, linear = (torch.cat((scores, k_last), dim=2) @ x).split((v.shape[-1], k.shape[-1]), dim=-1)
     gain = torch.cat((q * decay, torch.diag_embed(last.squeeze(2).exp())), dim=2) - linear
     entering, final = _scan(gain[:, :, tile:], constant[:, :, tile:], state)
     outputs = constant[:, :, :tile] + gain[:, :, :tile] @ entering

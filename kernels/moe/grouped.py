@@ -6,6 +6,7 @@ have a fixed order.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ class _GroupedProduct(torch.autograd.Function):
         ctx.save_for_backward(rows, weight)
         ctx.bounds = bounds
         result = rows.new_empty(rows.shape[0], weight.shape[1])
-        for e, (a, b) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for e, (a, b) in enumerate(pairwise(bounds)):
             torch.mm(rows[a:b], weight[e].mT, out=result[a:b])
         return result
 
@@ -47,7 +48,7 @@ class _GroupedProduct(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         rows, weight = ctx.saved_tensors
         d_rows, d_weight = torch.empty_like(rows), torch.empty_like(weight)
-        for e, (a, b) in enumerate(zip(ctx.bounds[:-1], ctx.bounds[1:], strict=True)):
+        for e, (a, b) in enumerate(pairwise(ctx.bounds)):
             torch.mm(gradient[a:b], weight[e], out=d_rows[a:b])
             torch.mm(gradient[a:b].mT, rows[a:b], out=d_weight[e])
         return d_rows, d_weight, None

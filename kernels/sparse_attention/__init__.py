@@ -5,8 +5,8 @@ from k3rl.kernels.sparse_attention.reference import (
     attend,
     attend_latent,
     index_scores,
-    selection_mask,
     select,
+    selection_mask,
 )
 
 __all__ = ["GRID", "attend", "attend_latent", "index_scores", "select", "selection_mask"]
