@@ -1,30 +1,43 @@
-"""Results by task as JSON values, kept so that a resumed or a later run compares with them."""
+"""Results by task as JSON lines, kept so that a resumed or a later run compares with them."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, fields
+from pathlib import Path
 
 from k3rl.errors import UserError
 from k3rl.evaluation.statistics import TaskResult
-from k3rl.types import Json
 
 
-def to_json(results: Iterable[TaskResult]) -> list[Json]:
-    """One object per task, with TaskResult's fields."""
-    return [{**asdict(result), "sampled": list(result.sampled)} for result in results]
+def write_results(path: Path, results: Iterable[TaskResult]) -> None:
+    """One object per task and line, with TaskResult's fields; under a temporary name until the file is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(asdict(result), allow_nan=False) + "\n" for result in results)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
 
 
-def from_json(rows: Json, where: str) -> list[TaskResult]:
-    """What `to_json` gave. Raises UserError naming `where` (the file) and the row that is not a task's result."""
+def read_results(path: Path) -> list[TaskResult]:
+    """What `write_results` wrote. Raises UserError naming the file, and the line that is not a task's result."""
     names = {field.name for field in fields(TaskResult)}
-    if not isinstance(rows, list):
-        raise UserError(f"{where}: must be a list of task results, not {type(rows).__name__}; evaluate again")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); evaluate again") from error
     results = []
-    for number, row in enumerate(rows):
-        found = set(row) if isinstance(row, dict) else set()
-        if found != names:
-            wrong = ", ".join(sorted(names ^ found))
-            raise UserError(f"{where}, row {number}: keys are missing or unknown ({wrong}); evaluate again")
-        results.append(TaskResult(**{**row, "sampled": tuple(row["sampled"])}))
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            wrong = names ^ set(row) if isinstance(row, dict) else names
+            if wrong:
+                raise ValueError(f"keys are missing or unknown: {', '.join(sorted(wrong))}")
+            results.append(TaskResult(**{**row, "sampled": tuple(row["sampled"])}))
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path}, line {number}: not a task's result ({error}); evaluate again") from error
     return results

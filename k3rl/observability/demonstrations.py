@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,13 +32,8 @@ class Demonstration:
     mask: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Conversation:
-    """One row of other people's data; `where` is its file and row, for messages about it."""
-
-    where: str
-    messages: tuple[Message, ...]
-    tools: tuple[Tool, ...]
+Conversation: TypeAlias = tuple[tuple[Message, ...], tuple[Tool, ...]]
+"""Canonical messages, and the tools they call."""
 
 
 def demonstrations(folder: Path, *, min_reward: float = 1.0) -> Iterator[Demonstration]:
@@ -56,7 +52,7 @@ def demonstrations(folder: Path, *, min_reward: float = 1.0) -> Iterator[Demonst
                     yield from _logs(batch, place)
 
 
-def conversations(path: Path) -> Iterator[Conversation]:
+def read_conversations(path: Path) -> Iterator[Conversation]:
     """Rows with a `messages` column, and optionally `tools`, in OpenAI's form (lists, or the same as JSON text).
 
     `path` is a .jsonl or .parquet file, a folder that `datasets` saved, or a folder of .jsonl and .parquet files. In
@@ -69,7 +65,7 @@ def conversations(path: Path) -> Iterator[Conversation]:
     for where, row in _rows(path):
         found = True
         try:
-            yield _conversation(where, row)
+            yield _conversation(row)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
     if not found:
@@ -87,7 +83,7 @@ def _logs(batch: pa.RecordBatch, place: int) -> Iterator[Demonstration]:
         )
 
 
-def _conversation(where: str, row: Json) -> Conversation:
+def _conversation(row: Json) -> Conversation:
     if not isinstance(row, Mapping):
         raise UserError(f"must be an object with `messages`, not {type(row).__name__}")
     messages = _decoded(row.get("messages"), "messages")
@@ -96,7 +92,7 @@ def _conversation(where: str, row: Json) -> Conversation:
     request = from_openai({"messages": messages, "tools": _decoded(row.get("tools"), "tools")})
     if not any(message.role == "assistant" for message in request.messages):
         raise UserError("no assistant message to learn from")
-    return Conversation(where=where, messages=request.messages, tools=request.tools)
+    return request.messages, request.tools
 
 
 def _decoded(value: Json, name: str) -> Json:

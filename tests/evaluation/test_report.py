@@ -14,7 +14,7 @@ from rich.console import Console
 from k3rl.errors import UserError
 from k3rl.evaluation.picture import curves, draw, running_mean, spread
 from k3rl.evaluation.report import comparison, evaluation, summary
-from k3rl.evaluation.results import from_json, to_json
+from k3rl.evaluation.results import read_results, write_results
 from k3rl.evaluation.statistics import SAMPLED, TaskResult, paired
 from k3rl.evaluation.tables import show
 
@@ -145,12 +145,29 @@ def test_what_cannot_be_summarized_is_refused() -> None:
         summary(BEFORE, AFTER, seconds=1, phases={}, mismatch={"mean": 0, "p99": 0}, routes_differ=0)
 
 
-def test_results_survive_json() -> None:
-    assert from_json(json.loads(json.dumps(to_json(BEFORE))), "before.json") == BEFORE
-    with pytest.raises(UserError, match=r"before\.json, row 0: keys are missing or unknown \(greedy\)"):
-        from_json([{k: v for k, v in to_json(BEFORE)[0].items() if k != "greedy"}], "before.json")
-    with pytest.raises(UserError, match="must be a list"):
-        from_json({}, "before.json")
+def test_results_survive_their_file(tmp_path: Path) -> None:
+    file = tmp_path / "evaluation" / "before.jsonl"
+    write_results(file, BEFORE)
+    assert read_results(file) == BEFORE
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("{oops", "Expecting property name"),
+        ("[]", "keys are missing or unknown: domain,"),
+        ('{"task_id": "a", "more": 1}', "keys are missing or unknown: domain, family, greedy, level, .*more"),
+    ],
+)
+def test_a_line_that_is_no_result_is_named(tmp_path: Path, line: str, what: str) -> None:
+    file = tmp_path / "before.jsonl"
+    write_results(file, BEFORE[:1])
+    file.write_text(file.read_text() + line + "\n")
+    with pytest.raises(UserError, match=rf"before\.jsonl, line 2: not a task's result \({what}"):
+        read_results(file)
+    with pytest.raises(UserError, match=r"none\.jsonl: cannot be read"):
+        read_results(tmp_path / "none.jsonl")
 
 
 def test_tables_fit_80_columns_and_hold_the_figures() -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from k3rl.errors import UserError
-from k3rl.observability.demonstrations import conversations, demonstrations
+from k3rl.observability.demonstrations import demonstrations, read_conversations
 from k3rl.observability.trajectories import write_trajectories
 from k3rl.types import (
     Message,
@@ -67,10 +67,9 @@ def jsonl(path: Path, *rows: Any) -> Path:
 
 
 def check_both(path: Path) -> None:
-    plain, agent = conversations(path)
-    assert plain.messages == (Message(role="user", content="hi"), Message(role="assistant", content="hello"))
-    assert plain.tools == ()
-    assert (agent.messages, agent.tools) == (AGENT_MESSAGES, AGENT_TOOLS)
+    plain, agent = read_conversations(path)
+    assert plain == ((Message(role="user", content="hi"), Message(role="assistant", content="hello")), ())
+    assert agent == (AGENT_MESSAGES, AGENT_TOOLS)
 
 
 def test_jsonl(tmp_path: Path) -> None:
@@ -105,8 +104,7 @@ def test_folder_saved_by_datasets(tmp_path: Path) -> None:
         "data = datasets.Dataset.from_list(rows)\n"
         "datasets.DatasetDict(train=data).save_to_disk(sys.argv[1])\n"
         "import k3rl.observability.demonstrations as d, pathlib\n"
-        "found = [(c.where.split('saved')[-1], c.messages[-1].content) for c in"
-        " d.conversations(pathlib.Path(sys.argv[1]))]\n"
+        "found = [messages[-1].content for messages, _ in d.read_conversations(pathlib.Path(sys.argv[1]))]\n"
         "print(found)\n"
     )
     rows = json.dumps(
@@ -114,7 +112,7 @@ def test_folder_saved_by_datasets(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, str(tmp_path / "saved"), rows]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[(', train, row 1', 'hello'), (', train, row 2', 'x')]"
+    assert done.stdout.splitlines()[-1] == "['hello', 'x']"
 
 
 @pytest.mark.parametrize(
@@ -132,8 +130,8 @@ def test_folder_saved_by_datasets(tmp_path: Path) -> None:
 )
 def test_a_bad_row_is_named_in_one_line(tmp_path: Path, row: Any, what: str) -> None:
     file = jsonl(tmp_path / "a.jsonl", PLAIN, row)
-    reader = conversations(file)
-    assert next(reader).messages[-1].content == "hello"
+    reader = read_conversations(file)
+    assert next(reader)[0][-1].content == "hello"
     with pytest.raises(UserError, match=f"^{re.escape(str(file))}, row 2: ") as caught:
         next(reader)
     assert what in str(caught.value)
@@ -142,15 +140,15 @@ def test_a_bad_row_is_named_in_one_line(tmp_path: Path, row: Any, what: str) -> 
 
 def test_nothing_to_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
-        list(conversations(tmp_path / "missing"))
+        list(read_conversations(tmp_path / "missing"))
     with pytest.raises(UserError, match="no rows"):
-        list(conversations(tmp_path))
+        list(read_conversations(tmp_path))
     (tmp_path / "a.csv").write_text("x")
     with pytest.raises(UserError, match=r"\.csv ending"):
-        list(conversations(tmp_path / "a.csv"))
+        list(read_conversations(tmp_path / "a.csv"))
     (tmp_path / "a.parquet").write_bytes(b"PAR1 cut")
     with pytest.raises(UserError, match="cannot be read as Parquet"):
-        list(conversations(tmp_path / "a.parquet"))
+        list(read_conversations(tmp_path / "a.parquet"))
     with pytest.raises(UserError, match="trajectories folder of a run"):
         list(demonstrations(tmp_path))
 
