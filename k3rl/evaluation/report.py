@@ -24,6 +24,13 @@ from k3rl.evaluation.statistics import (
 )
 
 HELDOUT = "test_heldout"
+SIDES = ("before", "after")
+DETAILS: Mapping[str, Callable[[TaskResult], Any]] = {
+    "levels": lambda r: r.level,
+    "families": lambda r: r.family,
+    "tiers": lambda r: r.tier,
+}
+"""What every domain is broken down by."""
 
 Block = dict[str, dict[str, float] | None]
 """`{"sampled": {"mean", "low", "high", "n"}, "greedy": ..., "pass8": ...}`; None where the evaluation lacks it."""
@@ -70,12 +77,18 @@ def comparison(before: Iterable[TaskResult], after: Iterable[TaskResult]) -> dic
 
 
 def evaluation(results: Iterable[TaskResult]) -> dict[str, Any]:
-    """One evaluation alone, in the same form: `domains.<name>`, `average` and `heldout`, each a block."""
+    """One evaluation alone: `domains.<name>`, `average` and `heldout` with each measure where a comparison has sides."""
     results = list(results)
 
     def part(chosen: list[TaskResult]) -> dict[str, Any]:
         return {
-            "domains": {name: {**block(rs), "usage": usage(rs)} for name, rs in _domains(chosen).items()},
+            "domains": {
+                name: {
+                    **_side(rs),
+                    **{title: {str(k): _side(v) for k, v in group(rs, key).items()} for title, key in DETAILS.items()},
+                }
+                for name, rs in _domains(chosen).items()
+            },
             "average": average_block(chosen),
         }
 
@@ -146,24 +159,25 @@ def _compare(before: list[TaskResult], after: list[TaskResult]) -> dict[str, Any
 
 
 def _domain(before: list[TaskResult], after: list[TaskResult]) -> dict[str, Any]:
-    def side(results: list[TaskResult] | None) -> dict[str, Any] | None:
-        return {**block(results), "usage": usage(results)} if results else None
-
     def by(key: Callable[[TaskResult], Any]) -> dict[str, Any]:
         first, second = group(before, key), group(after, key)
         return {
-            str(name): {"before": side(first.get(name)), "after": side(second.get(name))}
+            str(name): {
+                side: _side(rs[name]) if name in rs else None for side, rs in zip(SIDES, (first, second), strict=True)
+            }
             for name in sorted({*first, *second})
         }
 
     return {
-        "before": side(before),
-        "after": side(after),
+        "before": _side(before),
+        "after": _side(after),
         "gain": gain_block(before, after),
-        "levels": by(lambda r: r.level),
-        "families": by(lambda r: r.family),
-        "tiers": by(lambda r: r.tier),
+        **{title: by(key) for title, key in DETAILS.items()},
     }
+
+
+def _side(results: list[TaskResult]) -> dict[str, Any]:
+    return {**block(results), "usage": usage(results)}
 
 
 def _block(of: Callable[[Measure], Estimate | None]) -> Block:

@@ -1,4 +1,4 @@
-"""Tables for the terminal, drawn from a summary: by domain with intervals, then by level, family and tier."""
+"""Tables for the terminal, drawn from a report: by domain with intervals, then by level, family and tier."""
 
 from __future__ import annotations
 
@@ -12,60 +12,69 @@ if TYPE_CHECKING:
 MEASURE_TITLES = {"sampled": "sampled", "greedy": "greedy", "pass8": "pass@8"}
 
 
-def show(summary: Mapping[str, Any], console: Console | None = None, *, details: bool = True) -> None:
-    """Print the tables of a summary or a comparison (report.py); `details` adds those by level, family and tier."""
+def show(report: Mapping[str, Any], console: Console | None = None, *, details: bool = True) -> None:
+    """Print the tables of a summary, a comparison or one evaluation (report.py); `details` adds the breakdowns."""
     from rich.console import Console
 
     console = console or Console()
-    for table in tables(summary, details=details):
+    for table in tables(report, details=details):
         console.print(table, "")
 
 
-def tables(summary: Mapping[str, Any], *, details: bool = True) -> Iterator[Table]:
-    """The tables one by one: test families, held-out families, then the details of the test families."""
-    yield domain_table(summary, "Success on unseen tasks, % (95% interval)")
-    if summary.get("heldout"):
-        yield domain_table(summary["heldout"], "Families never trained on, % (95% interval)")
+def tables(report: Mapping[str, Any], *, details: bool = True) -> Iterator[Table]:
+    """The tables one by one: test families, held-out families, then the test families by level, family and tier."""
+    yield domain_table(report, "Success on unseen tasks, % (95% interval)")
+    if report.get("heldout"):
+        yield domain_table(report["heldout"], "Families never trained on, % (95% interval)")
     if details:
         for part, title in (("levels", "level"), ("families", "family"), ("tiers", "tier")):
-            yield detail_table(summary["domains"], part, title)
+            yield detail_table(report, part, title)
 
 
-def domain_table(comparison: Mapping[str, Any], title: str) -> Table:
-    """Before, after and the paired gain by domain and on average, one line per measure."""
-    table = _table(title, "", "", ">before", ">after", ">gain, points")
-    for name, domain in [*comparison["domains"].items(), ("average", comparison["average"])]:
-        tasks = next((f"[dim]{value['n']} tasks[/]" for value in domain["gain"].values() if value), "")
+def domain_table(report: Mapping[str, Any], title: str) -> Table:
+    """By domain and on average, one line per measure: before, after and the paired gain, or the one evaluation."""
+    two = _compares(report)
+    table = _table(title, "", "", *((">before", ">after", ">gain, points") if two else (">success",)))
+    for name, domain in [*report["domains"].items(), ("average", report["average"])]:
+        counted = domain["gain"] if two else domain
+        tasks = next((f"[dim]{counted[m]['n']} tasks[/]" for m in MEASURE_TITLES if counted[m]), "")
         labels = (f"[bold]{name}[/]", tasks, "")
         for label, (measure, measure_title) in zip(labels, MEASURE_TITLES.items(), strict=True):
-            before, after, gain = (domain[side][measure] for side in ("before", "after", "gain"))
-            table.add_row(label, measure_title, _interval(before), _interval(after), _gain(gain))
+            sides = [domain[side][measure] for side in ("before", "after")] if two else [domain[measure]]
+            gain = [_gain(domain["gain"][measure])] if two else []
+            table.add_row(label, measure_title, *map(_interval, sides), *gain)
         table.add_section()
     return table
 
 
-def detail_table(domains: Mapping[str, Any], part: str, title: str) -> Table:
-    """Success before and after by one property of a task (`part`: levels, families or tiers), and what was used after:
+def detail_table(report: Mapping[str, Any], part: str, title: str) -> Table:
+    """Success by one property of a task (`part`: levels, families or tiers), and what was used (after, of two):
     sampled tokens and turns per episode; by tier, thinking tokens, malformed turns and successes per 1,000 tokens too.
     """
+    two = _compares(report)
     usage = {"tokens": "tokens", "turns": "turns"}
     measures = dict(MEASURE_TITLES)
     if part == "tiers":
         usage |= {"thinking": "thinking", "malformed": "malformed", "success_per_1000_tokens": "per 1k"}
         del measures["pass8"]
     columns = [*measures.values(), *usage.values()]
-    table = _table(f"By {title}, before → after, %", "", title, *(f">{text}" for text in columns))
-    for name, domain in domains.items():
-        for number, (key, sides) in enumerate(domain[part].items()):
-            after = sides["after"] or sides["before"]
+    table = _table(f"By {title}{', before → after' if two else ''}, %", "", title, *(f">{text}" for text in columns))
+    for name, domain in report["domains"].items():
+        for number, (key, entry) in enumerate(domain[part].items()):
+            sides = [entry["before"], entry["after"]] if two else [entry]
+            used = next(side for side in reversed(sides) if side)["usage"]
             table.add_row(
                 f"[bold]{name}[/]" if number == 0 else "",
                 key,
-                *(_change(sides, measure) for measure in measures),
-                *(_used(after["usage"], key) for key in usage),
+                *(" → ".join(_mean(side and side[measure]) for side in sides) for measure in measures),
+                *(_used(used, key) for key in usage),
             )
         table.add_section()
     return table
+
+
+def _compares(report: Mapping[str, Any]) -> bool:
+    return "gain" in report["average"]
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -101,9 +110,8 @@ def _gain(value: Mapping[str, float] | None) -> str:
     return f"[{colour}]{100 * value['mean']:+.1f}[/] [dim]({interval})[/]"
 
 
-def _change(sides: Mapping[str, Any], measure: str) -> str:
-    values = [sides[side][measure] if sides[side] else None for side in ("before", "after")]
-    return " → ".join("-" if value is None else f"{100 * value['mean']:.0f}" for value in values)
+def _mean(value: Mapping[str, float] | None) -> str:
+    return "-" if value is None else f"{100 * value['mean']:.0f}"
 
 
 def _used(usage: Mapping[str, float], key: str) -> str:

@@ -134,7 +134,10 @@ def test_measures_an_evaluation_lacks_are_null() -> None:
 def test_one_evaluation_alone() -> None:
     alone, both = evaluation(AFTER), full_summary()
     assert alone["average"] == both["average"]["after"]
-    assert alone["domains"]["office"] == both["domains"]["office"]["after"]
+    office = both["domains"]["office"]
+    assert office["after"].items() <= alone["domains"]["office"].items()
+    for part in ("levels", "families", "tiers"):
+        assert alone["domains"]["office"][part] == {key: sides["after"] for key, sides in office[part].items()}
     assert alone["heldout"]["average"] == both["heldout"]["average"]["after"]
 
 
@@ -170,18 +173,43 @@ def test_a_line_that_is_no_result_is_named(tmp_path: Path, line: str, what: str)
         read_results(tmp_path / "none.jsonl")
 
 
-def test_tables_fit_80_columns_and_hold_the_figures() -> None:
-    found = full_summary()
+def printed(report: dict[str, Any]) -> str:
     written = io.StringIO()
-    show(found, Console(width=80, file=written, color_system=None))
-    text = written.getvalue()
-    assert "…" not in text
+    show(report, Console(width=80, file=written, color_system=None))
+    assert "…" not in written.getvalue()  # nothing was cut off at 80 columns
+    return written.getvalue()
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_tables_of_two_evaluations_hold_the_figures() -> None:
+    found = full_summary()
+    text = printed(found)
     gain = found["average"]["gain"]["sampled"]
     assert f"{100 * gain['mean']:+.1f} ({100 * gain['low']:.1f} to {100 * gain['high']:.1f})" in text
-    lines = [line.split() for line in text.splitlines()]
     level = found["domains"]["office"]["levels"]["1"]
     shown = [f"{100 * level[side]['sampled']['mean']:.0f}" for side in ("before", "after")]
-    assert ["office", "1", shown[0], "→", shown[1]] in [line[:5] for line in lines]
+    assert ["office", "1", shown[0], "→", shown[1]] in [row[:5] for row in rows(text)]
+
+
+def test_tables_of_one_evaluation_hold_the_figures() -> None:
+    found = evaluation(AFTER)
+    text = printed(found)
+    office = found["domains"]["office"]
+    value = office["sampled"]
+    interval = f"({100 * value['low']:.1f}–{100 * value['high']:.1f})"
+    assert ["office", "sampled", f"{100 * value['mean']:.1f}", interval] in rows(text)
+    measures = [f"{100 * office['levels']['2'][name]['mean']:.0f}" for name in ("sampled", "greedy", "pass8")]
+    assert ["2", *measures, "40", "2.0"] in rows(text)
+    assert "→" not in text
+
+
+def test_tables_say_what_is_missing() -> None:
+    few = results(0.0, seed=1, samples=4)
+    assert ["pass@8", "-", "-", "-"] in rows(printed(comparison(few, few)))
+    assert ["pass@8", "-"] in rows(printed(evaluation(few)))
 
 
 def test_curves_come_from_the_metrics_log() -> None:
