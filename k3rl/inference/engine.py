@@ -56,9 +56,9 @@ class Engine:
         self._max_context = max_context
         self._cache = model.new_cache(slots=slots, max_context=max_context)
         config = model.config
-        self.rows = Rows(
-            slots, max_context, (config.moe_layers, config.experts_per_token), (config.sparse_layers, config.index_topk)
-        )
+        experts = (len(config.moe_layers), config.moe.experts_per_token)
+        selected = (len(config.dsa_layers), config.dsa.top_k if config.dsa is not None else 0)
+        self.rows = Rows(slots, max_context, experts, selected)
         self._turns = Turns(slots, rules)
         self._scheduler = Scheduler(slots)
         self.prefixes = PrefixCache(model, capacity=slots)
@@ -70,6 +70,11 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` has something to do."""
         return bool(self._turns.running.any() or self._scheduler.waiting or self._finished)
+
+    @property
+    def held_slots(self) -> int:
+        """Slots that sessions hold, in a turn or between turns."""
+        return len(self._scheduler.holders)
 
     def open(
         self,

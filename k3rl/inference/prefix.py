@@ -51,8 +51,9 @@ class PrefixCache:
     def _prefill(self, tokens: NDArray[np.int32]) -> Prefix:
         self.computed += 1
         device = next(self._model.parameters()).device
-        snapshot, out = self._model.prefill(torch.from_numpy(tokens.astype(np.int64)).to(device))
         length = len(tokens)
+        last = torch.tensor([length - 1], device=device)
+        snapshot, out = self._model.prefill(torch.from_numpy(tokens.astype(np.int64)).to(device), logits_at=last)
         record = Record(
             tokens=tokens,
             mask=np.zeros(length, np.bool_),
@@ -63,4 +64,4 @@ class PrefixCache:
             selected=out.selected.cpu().numpy().astype(np.int32),
             processed=length,
         )
-        return Prefix(snapshot=snapshot, logits=out.logits.reshape(-1, out.logits.shape[-1])[-1].clone(), record=record)
+        return Prefix(snapshot=snapshot, logits=out.logits[0], record=record)

@@ -11,6 +11,7 @@ from k3rl.model.config import ModelConfig
 from k3rl.model.decode import Cache, Snapshot, Step, decode, prefill, prepare
 from k3rl.model.tensors import public_tensors, write_tensors
 from k3rl.model.transformer import Output, Transformer
+from k3rl.model.working import working_weights
 
 
 class Model(Transformer):
@@ -57,3 +58,7 @@ class Model(Transformer):
         which belong to the old weights."""
         write_tensors(self, tensors, source="published weights")
         self.prepare()
+
+    def working_weights(self) -> dict[str, Tensor]:
+        """Public names to the values that `decode` multiplies by, read back from the layout it reads."""
+        return working_weights(self)

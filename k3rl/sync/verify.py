@@ -1,0 +1,143 @@
+"""Checks of what a model holds after a publication was applied: bytes, working layout, log-probabilities.
+
+Each raises SyncError with the tensor's name. Legend as in k3rl.sync.model.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from k3rl.errors import SyncError
+from k3rl.kernels.mxfp4 import dequantize
+from k3rl.sync.manifest import PACKED, SCALE, Canary, Entry, dtype_name, sha256
+from k3rl.sync.model import PublishedModel
+
+# Bars on |log p - log p of the learner| over the canary (decisions.md, fp32); float64 models are held to 1e-9.
+MEAN_BAR, MAX_BAR, FLOAT64_BAR = 5e-5, 5e-4, 1e-9
+_PRODUCT_TOLERANCE = 1e-11  # of sum |u| |W| |x|: float64 sums in another order
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Replay:
+    """The learner's choices, in the form a model's forward takes."""
+
+    experts: Tensor
+    selected: Tensor
+
+
+def product(name: str, weight: Tensor) -> tuple[float, float]:
+    """(u^T W x, sum |u| |W| |x|) in float64, W being `weight` as [rows, last axis]; u and x are uniform in (-1, 1),
+    drawn from the weight's name by the frozen stream of numpy's RandomState."""
+    matrix = weight.detach().to("cpu", torch.float64).reshape(-1, weight.shape[-1] if weight.ndim else 1).numpy()
+    stream = np.random.RandomState(zlib.crc32(name.encode()))
+    left, right = stream.uniform(-1, 1, matrix.shape[0]), stream.uniform(-1, 1, matrix.shape[1])
+    return float(left @ matrix @ right), float(abs(left) @ abs(matrix) @ abs(right))
+
+
+def multiplied_values(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Name of a weight -> the values the model multiplies by: packed pairs are dequantized, the rest is as it is."""
+    values = {}
+    for name, tensor in state.items():
+        if name.endswith(PACKED):
+            weight = name.removesuffix(PACKED)
+            values[weight] = dequantize(tensor, state[weight + SCALE])
+        elif not name.endswith(SCALE):
+            values[name] = tensor
+    return values
+
+
+def require_quantized_experts(model: PublishedModel, names: Mapping[str, Tensor]) -> None:
+    """An MXFP4 model publishes three packed matrices for every routed expert: a filter that missed them is an error."""
+    moe = model.config.moe
+    expected = len(model.config.moe_layers) * moe.num_experts * 3 if moe.expert_format == "mxfp4" else 0
+    packed = {name.removesuffix(PACKED) for name in names if name.endswith(PACKED)}
+    if len(packed) != expected:
+        raise SyncError(
+            f"{len(packed)} tensors match *{PACKED}, and the model has {expected} quantized expert matrices "
+            f"({len(model.config.moe_layers)} MoE layers x {moe.num_experts} experts x 3, {moe.expert_format})"
+        )
+    for weight in sorted(packed):
+        if weight + SCALE not in names:
+            raise SyncError(f"tensor {weight}{PACKED} has no {weight}{SCALE} beside it")
+
+
+def check_fit(model: PublishedModel, manifest: tuple[Entry, ...]) -> None:
+    """Names, shapes and dtypes of the manifest are those of the model, before anything is replaced."""
+    held = model.state_for_publication()
+    announced = {entry.name for entry in manifest}
+    if differing := announced ^ held.keys():
+        name = min(differing)
+        raise SyncError(f"tensor {name} is {'not in the model' if name in announced else 'not in the manifest'}")
+    for entry in manifest:
+        tensor = held[entry.name]
+        if (tuple(tensor.shape), dtype_name(tensor)) != (entry.shape, entry.dtype):
+            raise SyncError(
+                f"tensor {entry.name} is held as {dtype_name(tensor)} {tuple(tensor.shape)}, "
+                f"published as {entry.dtype} {entry.shape}"
+            )
+
+
+def check_bytes(model: PublishedModel, manifest: tuple[Entry, ...]) -> None:
+    """The tensors that the model holds, hashed again, are those of the manifest."""
+    held = model.state_for_publication()
+    for entry in manifest:
+        if sha256(held[entry.name]) != entry.sha256:
+            raise SyncError(f"tensor {entry.name} held by the model does not have the hash of its publication")
+
+
+def check_working_layout(model: PublishedModel, products: Mapping[str, float]) -> None:
+    """Multiply what decoding really reads by a random vector and compare with the learner's product."""
+    working = model.working_weights()
+    if differing := products.keys() ^ working.keys():
+        raise SyncError(f"weight {min(differing)} is not among both the learner's products and the working weights")
+    for name, weight in working.items():
+        value, magnitude = product(name, weight)
+        if not abs(value - products[name]) <= _PRODUCT_TOLERANCE * magnitude:
+            raise SyncError(
+                f"weight {name} in the working layout: its random-vector product is {value:.9g}, "
+                f"the learner's is {products[name]:.9g}"
+            )
+
+
+def next_logprobs(logits: Tensor, tokens: Tensor) -> NDArray[np.float64]:
+    """log p of tokens[1:] from `logits` [T, V] (the last row predicts nothing), float64 [T-1]."""
+    logp = logits[:-1].to(torch.float64).log_softmax(-1)
+    return logp.gather(1, tokens[1:, None])[:, 0].cpu().numpy()
+
+
+def check_canary(model: PublishedModel, canary: Canary) -> None:
+    """Log-probabilities of the fixed prompt: by the forward with the learner's choices replayed, and by decoding token
+    by token, there up to the first token at which decoding chose other experts or positions by itself."""
+    tokens = torch.from_numpy(canary.tokens.copy())
+    replay = _Replay(experts=torch.from_numpy(canary.experts.copy()), selected=torch.from_numpy(canary.selected.copy()))
+    forward = model(tokens, replay=replay).logits
+    _compare("forward", next_logprobs(forward, tokens), canary, forward.dtype)
+    cache, active, logits = model.new_cache(slots=1, max_context=len(tokens)), torch.ones(1, dtype=torch.bool), []
+    for t in range(len(tokens)):
+        step = model.decode(tokens[t : t + 1], cache, active)
+        same = torch.equal(step.experts[0].sort(-1).values.cpu(), replay.experts[t].sort(-1).values)
+        if not (same and torch.equal(step.selected[0].cpu(), replay.selected[t])):
+            break
+        logits.append(step.logits[0])
+    decoded = next_logprobs(torch.stack([*logits, forward[0]]), tokens[: len(logits) + 1]) if logits else np.zeros(0)
+    _compare("decoding", decoded, canary, forward.dtype)
+
+
+def _compare(form: str, logprobs: NDArray[np.float64], canary: Canary, dtype: torch.dtype) -> None:
+    difference = np.abs(logprobs - canary.logprobs[: len(logprobs)])
+    if not len(difference):
+        return
+    mean_bar, max_bar = (FLOAT64_BAR, FLOAT64_BAR) if dtype == torch.float64 else (MEAN_BAR, MAX_BAR)
+    mean, largest = float(difference.mean()), float(difference.max())
+    if not (mean < mean_bar and largest < max_bar):
+        raise SyncError(
+            f"canary by {form}: |log p - learner's log p| has mean {mean:.2g} (bar {mean_bar:g}) and maximum "
+            f"{largest:.2g} (bar {max_bar:g}) over {len(difference)} tokens: the engine does not serve this version"
+        )

@@ -1,0 +1,91 @@
+"""A session's result depends on its request alone: bit for bit, whatever else runs, wherever it sits."""
+
+import random
+
+import numpy as np
+import pytest
+from conftest import RULES, Request, drive, open_session
+
+from k3rl.inference import Engine
+
+_RANDOM = random.Random(0)
+
+
+def _tokens(count):
+    return tuple(_RANDOM.randrange(90) for _ in range(count))
+
+
+# Prompts and turns below and above the sparse attention's top-k; one with a budget, one greedy.
+SCRIPT = Request(_tokens(23), 5, ((_tokens(0), 9, None), (_tokens(7), 12, 4), (_tokens(3), 30, None)))
+OTHERS = [
+    Request(_tokens(n), seed, ((_tokens(g), m, 3), (_tokens(4), m, None)), temperature)
+    for n, seed, g, m, temperature in [
+        (1, 1, 0, 40, 1.0),
+        (90, 2, 5, 20, 0.0),
+        (40, 3, 2, 60, 1.5),
+        (17, 5, 1, 8, 0.6),
+        (64, 9, 0, 30, 1.0),
+        (33, 8, 9, 20, 1.0),
+        (8, 7, 3, 25, 1.0),
+    ]
+]
+
+
+def assert_same(log, expected):
+    for name in ("tokens", "mask", "logprobs", "entropies", "versions"):
+        assert np.array_equal(getattr(log, name), getattr(expected, name)), name
+    assert np.array_equal(log.routes.experts, expected.routes.experts)
+    assert np.array_equal(log.routes.selected, expected.routes.selected)
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """The script's log when nothing else runs, in slot 0."""
+    engine = Engine(model, slots=4, max_context=160, rules=RULES, version=0)
+    (log,), _ = drive(engine, [SCRIPT])
+    assert log.mask.sum() >= 20
+    return log
+
+
+@pytest.mark.parametrize("slot", [1, 2, 3])
+def test_another_slot(engine, alone, slot):
+    holders = [open_session(engine, OTHERS[n]) for n in range(slot)]
+    for session in holders:
+        engine.start_turn(session, (), max_tokens=1, thinking_budget=None)
+    engine.step()
+    (log,), _ = drive(engine, [SCRIPT])
+    assert_same(log, alone)
+
+
+def test_a_full_batch_of_longer_and_shorter_neighbours(engine, alone):
+    logs, _ = drive(engine, [OTHERS[0], OTHERS[1], SCRIPT, OTHERS[2]])
+    assert_same(logs[2], alone)
+
+
+def test_parked_and_restored_while_others_run(model, alone):
+    """With one slot, every turn parks the session before it; with two, they also move between slots."""
+    for slots in (1, 2):
+        quiet = Engine(model, slots=slots, max_context=160, rules=RULES, version=0)
+        expected = [drive(quiet, [request])[0][0] for request in (SCRIPT, *OTHERS)]
+        crowded = Engine(model, slots=slots, max_context=160, rules=RULES, version=0)
+        logs, _ = drive(crowded, [SCRIPT, *OTHERS])
+        for log, quiet_log in zip(logs, expected, strict=True):
+            assert_same(log, quiet_log)
+
+
+def test_a_turn_in_pieces_is_the_turn(engine, alone):
+    """max_tokens only interrupts: what comes after is the same."""
+    first = int(alone.mask.argmax())
+    pieces = ((), 2, None), ((), 3, None)
+    (log,), turns = drive(engine, [Request(SCRIPT.prompt, SCRIPT.seed, pieces)])
+    assert [turn.stop for turn in turns[0]] == ["length", "length"]
+    assert np.array_equal(log.tokens, alone.tokens[: first + 5])
+    assert np.array_equal(log.logprobs, alone.logprobs[: first + 5])
+
+
+def test_seed_decides(engine):
+    request = Request(SCRIPT.prompt, 1, (((), 20, None),))
+    other = Request(SCRIPT.prompt, 2, (((), 20, None),))
+    (a, b, c), _ = drive(engine, [request, other, request])
+    assert_same(c, a)
+    assert not np.array_equal(a.tokens, b.tokens)
