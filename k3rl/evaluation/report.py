@@ -77,7 +77,7 @@ def comparison(before: Iterable[TaskResult], after: Iterable[TaskResult]) -> dic
 
 
 def evaluation(results: Iterable[TaskResult]) -> dict[str, Any]:
-    """One evaluation alone: `domains.<name>`, `average` and `heldout` with each measure where a comparison has sides."""
+    """One evaluation alone: `domains.<name>`, `average` and `heldout`, each measure where two have sides."""
     results = list(results)
 
     def part(chosen: list[TaskResult]) -> dict[str, Any]:

@@ -23,9 +23,9 @@ def show(report: Mapping[str, Any], console: Console | None = None, *, details: 
 
 def tables(report: Mapping[str, Any], *, details: bool = True) -> Iterator[Table]:
     """The tables one by one: test families, held-out families, then the test families by level, family and tier."""
-    yield domain_table(report, "Success on unseen tasks, % (95% interval)")
+    yield domain_table(report, "Unseen tasks, % (95% interval)")
     if report.get("heldout"):
-        yield domain_table(report["heldout"], "Families never trained on, % (95% interval)")
+        yield domain_table(report["heldout"], "Unseen families, % (95% interval)")
     if details:
         for part, title in (("levels", "level"), ("families", "family"), ("tiers", "tier")):
             yield detail_table(report, part, title)
