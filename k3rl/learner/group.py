@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,15 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from k3rl.config import Config
 from k3rl.errors import DeadlineError, InfrastructureError, K3rlError
+from k3rl.learner.stage import Stage
 from k3rl.types import Sample, Scored
+
+__all__ = ["LearnerGroup", "LearnerRank", "Stage"]
 
 WAIT_SECONDS = 1800.0
 
 # glibc returns freed tensors to the kernel and faults them in again; keeping them is up to 1.5 times faster on CPUs.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "68719476736"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
-    """What the ranks optimize: `objective` grpo, rejection or sft; which parameters; the schedule's length."""
-
-    objective: str
-    learning_rate: float
-    schedule: str
-    warmup: int
-    steps: int
-    train: str = "model"
-    sparse: bool = True
-    quantize: bool = True
-    balance_rate: float = 0.0
-    expert_rate: float = 1.0
 
 
 class LearnerRank:
@@ -54,17 +40,22 @@ class LearnerRank:
 
     def start(self, rendezvous: str) -> None:
         """Join the other ranks and load the model."""
-        import torch
-
         from k3rl.learner.learner import Learner
+        from k3rl.learner.orders import learner_config, make_objective, make_schedule
 
-        torch.set_num_threads(self._config.learner.threads)
-        self._learner = Learner.start(
-            self._config, self._model_folder, self._stage, rank=self._rank, rendezvous=rendezvous
+        self._objective = make_objective(self._config, self._stage)
+        self._schedule = make_schedule(self._stage)
+        self._learner = Learner(
+            self._model_folder,
+            learner_config(self._config, self._stage),
+            rank=self._rank,
+            world=self._config.learner.ranks,
+            rendezvous=rendezvous,
         )
 
     def train_trajectories(self, groups: Sequence[Any], advantages: Sequence[Sequence[float]], step: int) -> Any:
-        """One optimizer step on scored trajectories; `groups` are references to lists of Scored."""
+        """One optimizer step (`step` counts from 0) on scored trajectories; `groups` are references to lists of
+        Scored."""
         from k3rl.learner.samples import to_samples
 
         fetched: list[list[Scored]] = ray.get(list(groups))
@@ -75,27 +66,33 @@ class LearnerRank:
             for sample in to_samples(scored, advantage)
             if self._stage.objective != "rejection" or advantage > 0
         ]
-        return self._learner.step(samples, step=step)
+        return self.train_samples(samples, step)
 
-    def train_samples(self, samples: Sequence[Sample], step: int) -> Any:
+    def train_samples(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """One optimizer step on ready samples."""
-        return self._learner.step(samples, step=step)
+        rate = self._schedule.rate(step)
+        if self._stage.train == "indexer":
+            metrics = self._learner.warm_up_indexer(samples, rate)
+        else:
+            metrics = self._learner.step(samples, self._objective, rate)
+        return {"time/learner" if name == "seconds" else name: value for name, value in metrics.items()}
 
     def publication(self, version: int) -> Any:
-        """The weights as they are now."""
-        return self._learner.publication(version)
+        """The weights as they are now, with a canary prompt spread over the vocabulary."""
+        vocabulary = self._learner.model.config.vocab_size
+        return self._learner.publication(version, [place * 131 % vocabulary for place in range(1, 33)])
 
     def save(self, folder: str) -> None:
-        """A checkpoint of this rank's share; rank 0 writes the files."""
-        self._learner.save(Path(folder))
+        """A checkpoint; all ranks take part, rank 0 writes."""
+        self._learner.save(folder)
 
     def load(self, folder: str) -> None:
         """Go on from a checkpoint. Raises CheckpointError."""
-        self._learner.load(Path(folder))
+        self._learner.load(folder)
 
     def export(self, folder: str, packed: bool) -> None:
         """A model folder in the hub's layout; routed experts as MXFP4 bytes, or as fp32 masters."""
-        self._learner.export(Path(folder), packed=packed)
+        self._learner.export(folder, packed=packed)
 
 
 class LearnerGroup:
@@ -109,7 +106,7 @@ class LearnerGroup:
         self._all("start", ray.get(self._ranks[0].address.remote()))
 
     def train(self, groups: Sequence[Any], advantages: Sequence[Sequence[float]], *, step: int) -> dict[str, float]:
-        """One optimizer step on trajectories; metrics of the whole step."""
+        """Optimizer step number `step` (from 0) on trajectories; metrics of the whole step."""
         return self._all("train_trajectories", groups, advantages, step)
 
     def train_samples(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:

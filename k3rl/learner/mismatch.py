@@ -111,7 +111,7 @@ def routes_apart(recorded_NMK: Tensor, chosen_NMK: Tensor) -> tuple[int, int]:
 
 
 def selections_apart(recorded_NDS: Tensor, chosen_NDS: Tensor) -> tuple[int, int]:
-    """(positions recorded but not chosen, positions recorded); a row of -1 alone, 'all', records none and chooses all."""
+    """(positions recorded but not chosen, positions recorded); a row of -1 alone, 'all', records none, chooses all."""
     known = recorded_NDS >= 0
     everything = (chosen_NDS < 0).all(-1, keepdim=True)
     # Membership by sorted search: an S x S comparison of every row would be the largest tensor of the step.

@@ -13,7 +13,6 @@ from k3rl.errors import ConfigError
 
 INDEXER = ".indexer."
 ROUTED = ".experts."
-ROUTER_BIAS = "e_score_correction_bias"
 NO_DECAY = ("A_log", "dt_bias", "norm", "bias")  # anywhere in the last two parts of a name
 
 
@@ -55,8 +54,8 @@ class ParameterGroup:
 
 
 def is_trained(name: str, train: Literal["model", "indexer"]) -> bool:
-    """Everything but indexer and router bias, or the indexer alone. The bias has no gradient: load counts move it."""
-    return (INDEXER in name) == (train == "indexer") and not name.endswith(ROUTER_BIAS)
+    """Everything but the indexer, or the indexer alone. (The router's bias is a buffer: load counts move it.)"""
+    return (INDEXER in name) == (train == "indexer")
 
 
 def decays(name: str, parameter: Parameter) -> bool:

@@ -24,7 +24,7 @@ def pack(samples: Sequence[Sample], *, max_tokens: int, ranks: int = 1) -> tuple
 
     A micro-batch holds at most `max_tokens` tokens, of sequences of similar length (attention pads to the longest).
     Ranks run the same number of micro-batches, as sharded optimizers need: where there are too few sequences, a rank
-    gets a copy of a short one with loss mask 0. Raises ConfigError on a sequence longer than the budget.
+    gets a copy of a short one with loss mask 0 and domain -1. Raises ConfigError on a sequence longer than the budget.
     """
     if not samples:
         raise ConfigError("an optimizer step needs at least one sample")
@@ -119,7 +119,7 @@ def _ahead(values_T: NDArray[Any], last: float) -> NDArray[Any]:
 
 
 def _unweighted(batch: Batch) -> Batch:
-    """The same micro-batch, counting for nothing."""
+    """The same micro-batch, counting for nothing; its domain is -1."""
     zero = np.zeros_like(batch.loss_mask)
     return Batch(
         tokens=batch.tokens,
@@ -130,7 +130,7 @@ def _unweighted(batch: Batch) -> Batch:
         entropies=zero,
         versions=np.full_like(batch.versions, -1),
         cu_seqlens=batch.cu_seqlens,
-        domains=batch.domains,
+        domains=np.full_like(batch.domains, -1),
         experts=batch.experts,
         selected=batch.selected,
     )

@@ -79,7 +79,7 @@ def test_every_sample_once_within_budget_and_equal_work(sizes: list[int], ranks:
     for batch in (b for batches in packed for b in batches):
         assert len(batch.tokens) <= budget
         weight += float(batch.loss_mask.sum())
-        if batch.versions.max() >= 0:
+        if batch.domains.max() >= 0:
             seen += [int(batch.tokens[part][0]) // 1000 for part in sequences(batch)]
     assert sorted(seen) == list(range(len(sizes)))
     assert weight == total_weight(samples)
@@ -109,6 +109,7 @@ def test_a_rank_without_a_sequence_counts_for_nothing() -> None:
     assert first[0].loss_mask.sum() == 5
     assert second[0].loss_mask.sum() == 0
     assert (second[0].versions == -1).all()
+    assert (second[0].domains == -1).all()
 
 
 def test_what_cannot_be_packed_is_refused_with_its_name() -> None:
