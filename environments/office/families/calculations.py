@@ -103,11 +103,8 @@ def conditional(draw: Draw, level: int) -> Plan:
     formula = Formula(op="SUMIF" if adding else "COUNTIF", args=args, test=test)
     named = level >= 3
     what, where = (table.heads[tested], table.heads[summed]) if named else (bare(args[0]), bare(args[-1]))
-    task = (
-        f"adds up {where} where {what} is {condition}"
-        if adding
-        else f"counts {'the numbers ' if over else ''}{condition} in {what}"
-    )
+    counted = f"the numbers {condition}" if over else condition
+    task = f"adds up {where} where {what} is {condition}" if adding else f"counts {counted} in {what}"
     return _conditional_plan(draw, level, table, formula, task, summed)
 
 
