@@ -6,7 +6,9 @@ A domain subclasses it with one method per declared tool, `async def tool_<name>
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -97,6 +99,12 @@ def bounded(text: str, limit: int) -> str:
 
 def _validator(tool: Tool) -> Draft202012Validator:
     """Declared properties are all there are: an unknown argument is a mistake that the agent should hear of."""
-    schema = {"type": "object", "additionalProperties": False, **tool.parameters}
-    Draft202012Validator.check_schema(schema)
-    return Draft202012Validator(schema)
+    return _compiled(json.dumps({"type": "object", "additionalProperties": False, **tool.parameters}))
+
+
+@lru_cache(maxsize=256)
+def _compiled(schema: str) -> Draft202012Validator:
+    """Checking a schema costs milliseconds, and every episode of a domain has the same few."""
+    parsed = json.loads(schema)
+    Draft202012Validator.check_schema(parsed)
+    return Draft202012Validator(parsed)
