@@ -8,9 +8,10 @@ pickles cut to the number of ranks: ours hold whole tensors by name, so that any
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -160,5 +161,19 @@ def _initialize(module: nn.Module, optimizer: torch.optim.Optimizer, clip_gradie
         "zero_allow_untested_optimizer": True,
         "steps_per_print": None,
     }
-    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+    with _without_compiler():
+        engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
     return engine
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """DeepSpeed compiles optimizers at import that are not used here: seconds, and memory, per process."""
+    before = os.environ.get("TORCHDYNAMO_DISABLE")
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("TORCHDYNAMO_DISABLE")
+        if before is not None:
+            os.environ["TORCHDYNAMO_DISABLE"] = before
