@@ -10,16 +10,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from k3rl.algorithms.advantages import AdvantageConfig, DomainScale, Group, joint_advantages
 from k3rl.config import Config
 from k3rl.evaluation.evaluate import evaluate, evaluation_specs
 from k3rl.evaluation.results import read_results, write_results
+from k3rl.learner.checkpoint import verify
 from k3rl.learner.group import LearnerGroup
 from k3rl.observability.metrics import MetricsLog
 from k3rl.observability.progress import Bar
+from k3rl.observability.tracker import Tracker
+from k3rl.observability.trajectories import truncate_trajectories
 from k3rl.rollout.curriculum import Curriculum, CurriculumState, from_json, to_json
 from k3rl.rollout.pool import GroupResult, RolloutPool
 from k3rl.run_folder import RunFolder
@@ -54,15 +57,24 @@ class JobState:
 
 
 class Job:
-    """One run: its folder, its actors, its state. Use through `k3rl.jobs.train`."""
+    """One run: its folder, its actors, its state. Put together by `k3rl.jobs.train`."""
 
     def __init__(self, config: Config, folder: RunFolder, pool: RolloutPool, learner: LearnerGroup) -> None:
         self.config, self.folder, self.pool, self.learner = config, folder, pool, learner
         self.curriculum = Curriculum(settings=config.curriculum, levels=pool.levels(), seed=config.seed)
         self.seconds: dict[str, float] = defaultdict(float)
         self.state = self._resume()
-        self.metrics = MetricsLog(folder.metrics, config=config, mode=config.log.wandb, project=config.log.project)
+        self.metrics = MetricsLog(folder.metrics)
         self.metrics.truncate(self.state.step)
+        truncate_trajectories(folder.path / "trajectories", self.state.step)
+        self.tracker = Tracker(
+            folder.path / "wandb",
+            config.log.wandb,
+            project=config.log.project,
+            name=config.name,
+            config=asdict(config),
+        )
+        self._recording: Any = None  # trajectories being written
 
     def run(self) -> None:
         """From wherever the run stands to its end."""
@@ -75,6 +87,7 @@ class Job:
                 metrics = self.train_step()
                 bar.advance(note=f"success {metrics['success']:.0%}")
         self.checkpoint()
+        self.tracker.finish()
         if self.config.train.evaluate:
             self.evaluate("after")
 
@@ -98,17 +111,15 @@ class Job:
             groups = self.pool.run(specs)
         advantages, scale = self.advantages(groups)
         with self.timed("learn"):
-            learned = self.learner.train([g.trajectories for g in groups], advantages, step=step)
+            learned = self.learner.train([g.trajectories for g in groups], advantages, step=step - 1)
         episodes = [episode for group in groups for episode in group.episodes]
         self.state = replace(
             self.state, step=step, curriculum=self.curriculum.update(curriculum, episodes), scale=scale
         )
         self.publish()
-        if self.config.log.trajectories:
-            path = str(self.folder.trajectories(step))
-            self.pool.record(groups, advantages, path=path, step=step, run=self.config.name)
+        self.record(groups, advantages)
         metrics = {**step_metrics(groups, curriculum), **learned, **self._clock()}
-        self.metrics.write(step, metrics)
+        self.tracker.log(self.metrics.append(step, metrics))
         if step % self.config.train.checkpoint_every == 0:
             self.checkpoint()
         return metrics
@@ -128,6 +139,21 @@ class Job:
         advantages, scale = joint_advantages(scored, self.state.scale, rules)
         return [list(map(float, a)) for a in advantages], scale
 
+    def record(self, groups: Sequence[GroupResult], advantages: Sequence[Sequence[float]]) -> None:
+        """Write the step's trajectories beside the next step's work."""
+        self.wait_for_records()
+        if self.config.log.trajectories:
+            path = str(self.folder.trajectories(self.state.step))
+            self._recording = self.pool.record(
+                groups, advantages, path=path, step=self.state.step, run=self.config.name
+            )
+
+    def wait_for_records(self) -> None:
+        """Until the trajectories of every step so far are on disk."""
+        if self._recording is not None:
+            recording, self._recording = self._recording, None
+            self.pool.wait(recording, "write trajectories")
+
     def publish(self) -> None:
         """Hand the learner's weights to the policy workers, as version = steps trained."""
         with self.timed("publish"):
@@ -138,6 +164,7 @@ class Job:
         if self.folder.has_checkpoint(self.state.step):
             return
         with self.timed("checkpoint"):
+            self.wait_for_records()
             state = replace(self.state, seconds=dict(self.seconds))
             keep = self.config.train.keep_checkpoints
             self.folder.save_checkpoint(self.state.step, state.to_json(), self.learner.save, keep)
@@ -155,7 +182,7 @@ class Job:
         self.folder.store_json("evaluation/seconds.json", dict(self.seconds))
 
     def _resume(self) -> JobState:
-        found = self.folder.newest_checkpoint(self.learner.check)
+        found = self.folder.newest_checkpoint(verify)
         if found is None:
             return JobState(step=0, curriculum=self.curriculum.start(), scale=DomainScale())
         learner_folder, plain = found

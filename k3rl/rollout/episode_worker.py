@@ -73,10 +73,6 @@ class EpisodeWorker:
         """The number of levels by domain."""
         return {name: domain.levels for name, domain in self._domains.items()}
 
-    async def families(self) -> dict[str, tuple[str, ...]]:
-        """The training families by domain."""
-        return {name: domain.families for name, domain in self._domains.items()}
-
     async def close(self) -> None:
         """Release every domain's sandboxes."""
         await asyncio.gather(*(domain.close() for domain in self._domains.values()))

@@ -6,14 +6,13 @@ It serves nothing before a published version has been applied and verified.
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import torch
 
 from k3rl.chat import XtmlRenderer, load_tokenizer
 from k3rl.config import RolloutSection
 from k3rl.errors import InfrastructureError
-from k3rl.inference import AsyncEngine, Engine, Sampling, ThinkingRule
+from k3rl.inference import AsyncEngine, AsyncSession, Engine, Sampling, TurnRules
 from k3rl.model import Model, ModelConfig
 from k3rl.sync import Publication
 from k3rl.types import TokenLog
@@ -25,10 +24,10 @@ class PolicyWorker:
     def __init__(self, model_config: ModelConfig, tokenizer: str, rollout: RolloutSection) -> None:
         torch.set_num_threads(rollout.policy_threads)
         renderer = XtmlRenderer(load_tokenizer(tokenizer))
-        rule = ThinkingRule.of(renderer)
-        engine = Engine(Model(model_config), slots=rollout.slots, max_context=rollout.max_context, rule=rule)
-        self._engine = AsyncEngine(engine)
-        self._sessions: dict[int, Any] = {}
+        rules = TurnRules(stop=renderer.stop_token, close_thinking=tuple(renderer.close_thinking))
+        engine = Engine(Model(model_config), slots=rollout.slots, max_context=rollout.max_context, rules=rules)
+        self._engine = AsyncEngine(engine, wait_seconds=rollout.deadline_seconds)
+        self._sessions: dict[int, AsyncSession] = {}
         self._ids = itertools.count()
         self._version: int | None = None
 
@@ -38,13 +37,13 @@ class PolicyWorker:
         self._version = publication.version
         return publication.version
 
-    async def open(self, prompt: list[int], *, seed: int, temperature: float) -> int:
-        """A new session on a prompt; prompts shared by a group are computed once."""
+    async def open(self, prompt: list[int], *, name: str, seed: int, temperature: float) -> int:
+        """A new session on a prompt, `name` for errors; prompts shared by a group are computed once."""
         if self._version is None:
             raise InfrastructureError("the policy worker holds no published weights yet")
         identity = next(self._ids)
         self._sessions[identity] = await self._engine.open(
-            prompt, seed=seed, sampling=Sampling(temperature=temperature)
+            prompt, seed=seed, sampling=Sampling(temperature=temperature), group_key=name
         )
         return identity
 
@@ -57,11 +56,10 @@ class PolicyWorker:
 
     async def close(self, session: int) -> TokenLog:
         """The finished token list with log-probabilities, versions and routes."""
-        log: TokenLog = await self._sessions.pop(session).close()
-        return log
+        return await self._sessions.pop(session).close()
 
     async def abort(self, session: int) -> None:
         """Forget a session whose episode failed."""
         live = self._sessions.pop(session, None)
         if live is not None:
-            await live.abort()
+            live.abort()

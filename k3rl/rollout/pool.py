@@ -81,12 +81,7 @@ class RolloutPool:
     def publish(self, publication: Any) -> None:
         """Send a version (a reference to a Publication) to every policy worker and wait until each has verified it."""
         self._publication = publication
-        try:
-            ray.get([w.publish.remote(publication) for w in self.policy_workers], timeout=START_SECONDS)
-        except ray.exceptions.GetTimeoutError as error:
-            raise DeadlineError(f"waited {START_SECONDS:g} s for policy workers to apply the weights") from error
-        except RayTaskError as error:
-            raise error.cause if isinstance(error.cause, Exception) else error from error
+        self.wait([w.publish.remote(publication) for w in self.policy_workers], "apply the weights")
 
     def run(
         self, specs: Sequence[GroupSpec], on_group: Callable[[GroupResult], None] | None = None
@@ -118,15 +113,18 @@ class RolloutPool:
         references = [result.trajectories for result in results]
         return self.episode_workers[0].record.remote(groups=references, advantages=advantages, **where)
 
+    def wait(self, reference: Any, what: str) -> Any:
+        """The value of a reference, with the time limit of the pool and errors of ours as themselves."""
+        try:
+            return ray.get(reference, timeout=START_SECONDS)
+        except ray.exceptions.GetTimeoutError as error:
+            raise DeadlineError(f"waited {START_SECONDS:g} s for a rollout worker to {what}") from error
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from error
+
     def levels(self) -> dict[str, int]:
         """The number of levels by domain."""
-        found: dict[str, int] = ray.get(self.episode_workers[0].levels.remote(), timeout=START_SECONDS)
-        return found
-
-    def families(self) -> dict[str, tuple[str, ...]]:
-        """The training families by domain."""
-        found: dict[str, tuple[str, ...]] = ray.get(self.episode_workers[0].families.remote(), timeout=START_SECONDS)
-        return found
+        return dict(self.wait(self.episode_workers[0].levels.remote(), "start"))
 
     def close(self) -> None:
         """Release sandboxes and end the actors."""

@@ -29,7 +29,9 @@ class RemotePolicy:
     temperature: float
 
     async def open(self, task: Task, prompt: Sequence[int], *, seed: int) -> RemoteSession:
-        session = await _call(self.worker.open.remote(list(prompt), seed=seed, temperature=self.temperature))
+        session = await _call(
+            self.worker.open.remote(list(prompt), name=task.id, seed=seed, temperature=self.temperature)
+        )
         return RemoteSession(self.worker, session)
 
 

@@ -24,8 +24,8 @@ def initial_model(config: Config, folder: Path) -> Path:
     tokenizer_folder = tokenizer_path(config.model.tokenizer)
     tokenizer = load_tokenizer(tokenizer_folder)
     try:
-        shape = replace(preset(config.model.preset), vocab_size=tokenizer.vocab_size, **config.model.overrides)
-    except (TypeError, KeyError) as error:
+        shape = replace(preset(config.model.preset).with_vocabulary(tokenizer.vocab_size), **config.model.overrides)
+    except TypeError as error:
         raise ConfigError(f"model.preset={config.model.preset} with {config.model.overrides}: {error}") from error
     torch.manual_seed(config.seed)
     fresh = folder.with_name(f".{folder.name}.new")
