@@ -28,6 +28,10 @@ from k3rl.types import TokenLog
 
 Finished = tuple[Session, SampledTurn]
 
+# Matrix products treat whole blocks of rows alike, and a rest at the end differently in the last bits: with slots
+# rounded up to a multiple of this, every slot is in a whole block (the slots in excess stay empty).
+_BLOCK_OF_SLOTS = 8
+
 
 class Weights(Protocol):
     """A weights version that can be put into a model (k3rl.sync.Publication is one)."""
@@ -54,16 +58,17 @@ class Engine:
         self.model = model
         self.version = version
         self._max_context = max_context
-        self._cache = model.new_cache(slots=slots, max_context=max_context)
+        computed = -(-slots // _BLOCK_OF_SLOTS) * _BLOCK_OF_SLOTS
+        self._cache = model.new_cache(slots=computed, max_context=max_context)
         config = model.config
         experts = (len(config.moe_layers), config.moe.experts_per_token)
         selected = (len(config.dsa_layers), config.dsa.top_k if config.dsa is not None else 0)
-        self.rows = Rows(slots, max_context, experts, selected)
-        self._turns = Turns(slots, rules)
+        self.rows = Rows(computed, max_context, experts, selected)
+        self._turns = Turns(computed, rules)
         self._scheduler = Scheduler(slots)
         self.prefixes = PrefixCache(model, capacity=slots)
-        self._seeds = np.zeros(slots, np.uint64)
-        self._temperatures = np.ones(slots, np.float64)
+        self._seeds = np.zeros(computed, np.uint64)
+        self._temperatures = np.ones(computed, np.float64)
         self._finished: list[Finished] = []
 
     @property

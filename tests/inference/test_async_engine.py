@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import RULES, Request, drive, random_model
+from engine_driver import RULES, Request, drive, random_model
 
 from k3rl.errors import DeadlineError, InfrastructureError, SyncError, UserError
 from k3rl.inference import AsyncEngine, Engine, Sampling

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import RULES, Request, drive, open_session, random_model
+from engine_driver import RULES, Request, drive, open_session, random_model
 
 from k3rl.errors import ConfigError, InfrastructureError, SyncError, UserError
 from k3rl.inference import Engine, TurnRules

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from conftest import RULES, Request, drive, open_session
+from engine_driver import RULES, Request, drive, open_session
 
 from k3rl.inference import Engine
 

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from conftest import CANARY, random_model
+from published_models import CANARY, random_model
 
 from k3rl.errors import SyncError
 from k3rl.kernels.mxfp4 import dequantize, quantize
