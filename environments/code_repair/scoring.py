@@ -1,0 +1,71 @@
+"""Judging a repair: the agent's sources on the pristine tree, in a fresh sandbox, by hidden values and by the suite.
+
+First every function is called with hidden inputs in a process that has no test in reach; what it returns is compared
+here, outside. Only then, and only if all was right, the restored suite runs for real: its record can but take away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+
+from k3rl.environments.code_repair.package import canonical
+from k3rl.environments.code_repair.workspace import SUITE, TREE_BYTES
+from k3rl.environments.sandbox import JobFailure, SandboxPool
+from k3rl.reward import Part, Rubric
+from k3rl.rewards.tests import Passed, compare
+from k3rl.types import Json, Score, Task
+
+VALUES = "suite_jobs.runner:values"
+
+
+def is_source(path: str) -> bool:
+    """Whether a file is the agent's to change: modules of the package, and nothing else."""
+    return path.startswith("app/")
+
+
+def patched(pristine: Mapping[str, str], left: Json) -> dict[str, str]:
+    """The pristine tree with its sources as the agent left them.
+
+    A file that is no source, or that the tree never had (conftest.py, sitecustomize.py, a .pth, a module that shadows
+    another), is not looked at; sources that are together too large are all left as they were.
+    """
+    agents = left if isinstance(left, dict) else {}
+    sources = {path: agents[path] for path in pristine if is_source(path) and isinstance(agents.get(path), str)}
+    return dict(pristine) | (sources if sum(map(len, sources.values())) <= TREE_BYTES else {})
+
+
+def rubric(task: Task) -> Rubric:
+    """Hidden values and suite must be right as a whole; the two shares are told beside it."""
+    to_pass, to_keep = tuple(task.payload["fail_to_pass"]), tuple(task.payload["pass_to_pass"])
+    return Rubric(
+        parts=(
+            Part(name="hidden", reward=Passed(record="hidden", tests=to_pass + to_keep, whole=True), gate=True),
+            Part(name="suite", reward=Passed(record="suite", tests=to_pass + to_keep, whole=True), gate=True),
+            Part(name="fail_to_pass", reward=Passed(record="hidden", tests=to_pass), weight=0.0),
+            Part(name="pass_to_pass", reward=Passed(record="hidden", tests=to_keep), weight=0.0),
+        )
+    )
+
+
+async def judge(task: Task, artifacts: Mapping[str, Json], pool: SandboxPool, *, seconds: float) -> Score:
+    """Run and compare. Code that hangs, dies or floods has failed; only a sandbox that fails by itself raises."""
+    files = patched(task.payload["files"], artifacts.get("files"))
+    untested = {path: text for path, text in files.items() if is_source(path)}
+    functions: Mapping[str, Json] = task.payload["functions"]
+    calls = {test: [item["module"], item["name"], item["inputs"]] for test, item in functions.items()}
+    expected = {test: [canonical(value) for value in item["expected"]] for test, item in functions.items()}
+    suite: Mapping[str, Json] = {}
+    async with await pool.acquire() as box:
+        hidden = compare(expected, await _run(box.python(VALUES, {"files": untested, "calls": calls}, seconds=seconds)))
+        if set(hidden.values()) == {"passed"}:
+            reply = await _run(box.python(SUITE, {"files": files}, seconds=seconds))
+            suite = reply["outcomes"] if reply and reply["finished"] and not reply["errors"] else {}
+    return rubric(task).score({"hidden": hidden, "suite": suite})
+
+
+async def _run(job: Awaitable[Json]) -> Json:
+    """The job's answer, or None if the code under judgement kept it from giving one."""
+    try:
+        return await job
+    except JobFailure:
+        return None

@@ -1,0 +1,1 @@
+"""Code for inside the sandbox; imports nothing of ours from outside this folder."""
