@@ -48,7 +48,7 @@ def byte_view(tensor: Tensor) -> NDArray[np.uint8]:
 
 def sha256(tensor: Tensor) -> str:
     """Hash of a tensor's contiguous bytes."""
-    return hashlib.sha256(byte_view(tensor.detach().cpu().contiguous())).hexdigest()
+    return hashlib.sha256(memoryview(byte_view(tensor.detach().cpu().contiguous()))).hexdigest()
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -64,7 +64,7 @@ def describe(version: int, manifest: tuple[Entry, ...], products: Mapping[str, f
             "version": version,
             "manifest": [asdict(entry) for entry in manifest],
             "products": {name: value.hex() for name, value in products.items()},
-            "canary": [hashlib.sha256(np.ascontiguousarray(array)).hexdigest() for array in arrays],
+            "canary": [hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for array in arrays],
         },
         sort_keys=True,
     )
