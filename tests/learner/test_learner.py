@@ -65,7 +65,9 @@ def test_a_step_equals_torch_on_single_sequences(folder: Path, max_tokens: int) 
     assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert 0 < metrics["clip_fraction"] < 1
     trained = {n for n, p in learner.model.named_parameters() if p.requires_grad}
-    assert found.keys() == wanted.keys() == {n for n in trained if "layers.0.attention_mix" not in n}, "no bank yet there"
+    assert found.keys() == wanted.keys() == {n for n in trained if "layers.0.attention_mix" not in n}, (
+        "no bank yet there"
+    )
     for name, gradient in wanted.items():
         assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
     groups = parameter_groups(reference.named_parameters(), train="model", weight_decay=0.1, expert_rate=1.0)
