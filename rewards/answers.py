@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Collection
 from dataclasses import dataclass
 
 _SCALES = {
@@ -78,8 +79,11 @@ def text_is(text: str, expected: str) -> bool:
     return _canonical(claim["tail"]) == _canonical(expected)
 
 
-def answer_is(text: str, expected: str | float) -> bool:
-    """`text_is` for a string, `number_is` for a number."""
+def answer_is(text: str, expected: str | float, *, rivals: Collection[str] = ()) -> bool:
+    """`text_is` for a string, `number_is` for a number; wrong if it also names one of `rivals`, other candidates."""
+    words = set(re.findall(r"\w+", _canonical(text)))
+    if any(_canonical(rival) in words for rival in rivals):
+        return False
     return text_is(text, expected) if isinstance(expected, str) else number_is(text, float(expected))
 
 
@@ -88,10 +92,12 @@ def _plain(text: str) -> str:
 
 
 def _decisive(text: str) -> str:
-    """What follows a single "answer:"; the whole text without one. Two markers are two answers: kept whole."""
+    """What follows "answer:"; the whole text without one; nothing where it stands twice, which is two answers."""
     plain = _plain(text).strip(_QUOTES)
     markers = list(_MARKER.finditer(plain))
-    return plain[markers[0].end() :].strip(_QUOTES) if len(markers) == 1 else plain
+    if len(markers) > 1:
+        return ""
+    return plain[markers[0].end() :].strip(_QUOTES) if markers else plain
 
 
 def _canonical(text: str) -> str:

@@ -12,28 +12,30 @@ from k3rl.environments.office import policies
 from k3rl.environments.office.environment import BOOK, JOB_SECONDS, TOOLS, OfficeEnvironment
 from k3rl.environments.office.families import HELDOUT, TRAINED
 from k3rl.environments.office.plan import Plan
-from k3rl.environments.office.scoring import queries, score
+from k3rl.environments.office.scoring import contents, queries, score, sound
 from k3rl.environments.office.tables import Draw
+from k3rl.environments.office.workbook import build
 from k3rl.environments.sandbox import JobFailure, SandboxPool, SandboxSpec
 from k3rl.errors import UserError
 from k3rl.types import SPLITS, Json, Limits, Message, Score, Split, Task
 
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _AGENT = SandboxSpec(
-    packages=("openpyxl",), preload=("sheet_jobs.tools",), jobs=("k3rl.environments.office.sheet_jobs",)
-)
-# The judge's imports (formulas, numpy, scipy) take 80 MB and most of a second: it has a few sandboxes of its own.
-_JUDGE = SandboxSpec(
-    packages=("openpyxl", "formulas"),
-    preload=("sheet_jobs.inspection",),
+    packages=("openpyxl",),
+    preload=("sheet_jobs.tools", "sheet_jobs.inspection"),
     jobs=("k3rl.environments.office.sheet_jobs",),
-    env=_ONE_THREAD,
+)
+# formulas, numpy and scipy take 80 MB and most of a second to import: they get sandboxes of their own.
+_CALCULATOR = SandboxSpec(
+    packages=("formulas",),
+    preload=("sheet_jobs.recalculate",),
+    jobs=("k3rl.environments.office.sheet_jobs",),
+    env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     memory=1 << 30,
 )
 
 
 class OfficeDomain:
-    """`sandboxes` episodes run at once; `judges` files are judged at once."""
+    """`sandboxes` episodes run at once; `judges` files are judged at once, in sandboxes that no agent uses."""
 
     name = "office"
     levels = 5
@@ -42,7 +44,8 @@ class OfficeDomain:
 
     def __init__(self, *, sandboxes: int = 8, judges: int = 1) -> None:
         self._boxes = SandboxPool(_AGENT, sandboxes)
-        self._judges = SandboxPool(_JUDGE, judges)
+        self._judges = SandboxPool(_AGENT, judges)
+        self._calculators = SandboxPool(_CALCULATOR, judges)
 
     def task(self, split: Split, *, seed: int, level: int, index: int, family: str | None = None) -> Task:
         """Families take turns by index unless one is named. Raises UserError for what does not exist."""
@@ -50,8 +53,8 @@ class OfficeDomain:
         chosen = family or list(makers)[index % len(makers)]
         if split not in SPLITS or not 1 <= level <= self.levels or chosen not in makers:
             raise UserError(
-                f"office has no task of split {split!r}, level {level}, family {chosen!r}; levels are 1 to {self.levels}, "
-                f"the split's families {', '.join(makers)}"
+                f"office has no task of split {split!r}, level {level}, family {chosen!r}; levels are 1 to "
+                f"{self.levels}, the split's families {', '.join(makers)}"
             )
         rng = random.Random(f"{self.name}/{split}/{seed}/{chosen}/{level}/{index}")
         plan = makers[chosen](Draw(rng), level)
@@ -79,35 +82,56 @@ class OfficeDomain:
             raise
 
     async def score(self, task: Task, artifacts: Mapping[str, Json]) -> Score:
-        """Parse and recalculate the file in a fresh sandbox, compare with the plan."""
-        plan = Plan.from_json(task.payload)
-        report = await self._inspect(str(artifacts.get("workbook", "")), {"queries": queries(plan, task.id)})
-        return score(plan, report, str(artifacts.get("answer", "")), task.id)
+        """Parse the file in a fresh sandbox, calculate its formulas in another, compare with the plan."""
+        plan = _plan(task)
+        report = await self._inspect(plan, str(artifacts.get("workbook", "")))
+        results: list[list[Json]] = []
+        if plan.formulas and sound(plan, report):
+            results = await self._recalculate(report, queries(plan, task.id))
+        return score(plan, report, results, str(artifacts.get("answer", "")), task.id)
 
-    async def _inspect(self, workbook: str, argument: dict[str, Json]) -> Mapping[str, Json]:
+    async def _inspect(self, plan: Plan, workbook: str) -> Mapping[str, Json]:
         try:
             data = base64.b64decode(workbook, validate=True)
         except binascii.Error:
             return {"problem": "the artifact is not base64"}
+        if data == build(plan.sheets):  # nothing was written: the file is our own
+            return {"sheets": list(contents(plan).items()), "extras": []}
         async with await self._judges.acquire() as box:
             await box.write({BOOK: data})
             try:
                 report: Mapping[str, Json] = await box.python(
-                    "sheet_jobs.inspection:inspect", {"path": BOOK, **argument}, seconds=JOB_SECONDS
+                    "sheet_jobs.inspection:inspect", {"path": BOOK}, seconds=JOB_SECONDS
                 )
-            except JobFailure as failure:  # a file or formula beyond the limits is the agent's doing
+            except JobFailure as failure:  # a file beyond the limits is the agent's doing
                 return {"problem": str(failure)}
         return report
 
+    async def _recalculate(self, report: Mapping[str, Json], asked: list[dict[str, Json]]) -> list[list[Json]]:
+        async with await self._calculators.acquire() as box:
+            try:
+                results: list[list[Json]] = await box.python(
+                    "sheet_jobs.recalculate:recalculate", {"sheets": report["sheets"], "queries": asked},
+                    seconds=JOB_SECONDS,
+                )  # fmt: skip
+            except JobFailure:  # so is a formula beyond them: it has no value
+                return []
+        return results
+
     def solve(self, task: Task, variant: int = 0) -> Solution:
         """The reference policy."""
-        return policies.play(policies.solution(Plan.from_json(task.payload), variant))
+        return policies.play(policies.solution(_plan(task), variant))
 
     def exploits(self, task: Task) -> Mapping[str, Callable[[], Solution]]:
         """Cheats by name."""
-        return policies.exploits(Plan.from_json(task.payload))
+        return policies.exploits(_plan(task))
 
     async def close(self) -> None:
         """End all sandboxes."""
         await self._boxes.close()
         await self._judges.close()
+        await self._calculators.close()
+
+
+def _plan(task: Task) -> Plan:
+    return Plan.from_json(task.payload, task.messages[0].content)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from k3rl.environment import Solution, StepResult
@@ -60,15 +60,12 @@ def writes(plan: Plan) -> list[tuple[str, dict[str, str]]]:
 
 
 def solution(plan: Plan, variant: int) -> list[Message]:
-    """0: look, write, one call a turn. 1: the other order. 2: calls together in one turn. 3: look at the result, too."""
+    """0: one call a turn. 1: the other order. 2: calls together in one turn. 3: look at the result as well."""
     looks, deeds = [read(place) for place in plan.reads], writes(plan)
     variant %= VARIANTS
     if variant == 1:
         looks, deeds = looks[::-1], deeds[::-1]
-    if variant == 2:
-        played = turns(looks) + turns(deeds)
-    else:
-        played = [call(one) for one in looks + deeds]
+    played = turns(looks) + turns(deeds) if variant == 2 else [call(one) for one in looks + deeds]
     if variant == 3 and deeds:
         played.append(call(read(deeds[-1][1]["cell"])))
     return [*played, say(DONE if plan.answer is None else str(plan.answer))]
@@ -147,7 +144,7 @@ def _with_answers(plan: Plan) -> dict[str, list[Message]]:
     if plan.answer is None:
         return {}
     values = [str(value) for contents in plan.sheets.values() for value in contents.values()]
-    other = next(value for value in values if value != str(plan.answer))
+    other = next(value for value in values if value != str(plan.answer) and value not in plan.prompt)
     texts = {
         "two answers": f"{plan.answer} or {other}",
         "two answers, right last": f"{other}, {plan.answer}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from k3rl.environments.office import formula as formulas
@@ -28,21 +28,28 @@ def queries(plan: Plan, seed: str) -> list[dict[str, Any]]:
 def expected(plan: Plan, formula: Formula, seed: str) -> list[Value]:
     """The formula's value for each of its input sets, by the judge's own arithmetic."""
     held = {f"{sheet}!{where}": value for sheet, cells in plan.sheets.items() for where, value in cells.items()}
-    return [
-        formulas.value(formula, lambda r, known={**held, **inputs}: known[r]) for inputs in input_sets(formula, seed)
-    ]  # type: ignore[misc]
+    return [formulas.value(formula, {**held, **inputs}.__getitem__) for inputs in input_sets(formula, seed)]
 
 
-def score(plan: Plan, report: Mapping[str, Json], answer: str, seed: str) -> Score:
+def sound(plan: Plan, report: Mapping[str, Json]) -> bool:
+    """Whether to calculate at all: a plain workbook, changed in the goal's cells alone, formulas where asked for."""
+    if "problem" in report or report["extras"] or not _untouched(plan, report):
+        return False
+    held = _by_reference(report)
+    return all(held.get(where, ["n"])[0] == "f" for where in plan.formulas)
+
+
+def score(plan: Plan, report: Mapping[str, Json], results: Sequence[Sequence[Json]], answer: str, seed: str) -> Score:
     """1 if every goal is reached in a sound workbook whose other cells are as they were, else 0.
 
+    report: of sheet_jobs/inspection.py. results: of sheet_jobs/recalculate.py for `queries`, empty if not `sound`.
     parts: `readable`, `plain` (nothing a plain workbook does not have), `untouched`, `goal`, and for information
-    `progress`, the share of goals reached. report: see sheet_jobs/inspection.py.
+    `progress`, the share of goals reached.
     """
     readable = "problem" not in report
-    reached = [*_cells_reached(plan, report, seed)] if readable else []
+    reached = _reached(plan, report, results, seed) if readable else []
     if plan.answer is not None:
-        reached.append(answer_is(answer, plan.answer))
+        reached.append(answer_is(answer, plan.answer, rivals=_rivals(plan)))
     rubric = Rubric(
         parts=(
             Part(name="readable", reward=lambda _: readable, gate=True),
@@ -55,18 +62,35 @@ def score(plan: Plan, report: Mapping[str, Json], answer: str, seed: str) -> Sco
     return rubric.score(report)
 
 
-def _cells_reached(plan: Plan, report: Mapping[str, Json], seed: str) -> list[bool]:
-    after = {f"{sheet}!{where}": held for sheet, cells in report["sheets"] for where, held in cells.items()}
+def _reached(plan: Plan, report: Mapping[str, Json], results: Sequence[Sequence[Json]], seed: str) -> list[bool]:
+    """For each literal and formula of the goal, whether the file has it."""
+    held = _by_reference(report)
     literal = [
-        same_cell(after.get(where), None if value == "" else typed(value)) for where, value in plan.literals.items()
+        same_cell(held.get(where), None if value == "" else typed(value)) for where, value in plan.literals.items()
     ]
+    found = results or [[] for _ in plan.formulas]
     computed = [
-        all_same(found, expected(plan, formula, seed))
-        for formula, found in zip(plan.formulas.values(), report["results"], strict=True)
+        all_same(values, expected(plan, formula, seed))
+        for formula, values in zip(plan.formulas.values(), found, strict=True)
     ]
     return literal + computed
 
 
+def _by_reference(report: Mapping[str, Json]) -> dict[str, Sequence[Json]]:
+    return {f"{sheet}!{where}": held for sheet, cells in report["sheets"] for where, held in cells.items()}
+
+
 def _untouched(plan: Plan, report: Mapping[str, Json]) -> bool:
-    before = {sheet: {where: typed(value) for where, value in cells.items()} for sheet, cells in plan.sheets.items()}
-    return changed(before, dict(report["sheets"])) <= plan.literals.keys() | plan.formulas.keys()
+    allowed = plan.literals.keys() | plan.formulas.keys()
+    return changed(contents(plan), dict(report["sheets"])) <= allowed
+
+
+def contents(plan: Plan) -> dict[str, dict[str, list[Json]]]:
+    """The task's workbook as the judge sees it before anything was done."""
+    return {sheet: {where: typed(value) for where, value in cells.items()} for sheet, cells in plan.sheets.items()}
+
+
+def _rivals(plan: Plan) -> frozenset[str]:
+    """Words of the workbook that the prompt does not have: to say one of them beside the answer is to hedge."""
+    words = {value for cells in plan.sheets.values() for value in cells.values() if isinstance(value, str)}
+    return frozenset(word for word in words if word != plan.answer and word not in plan.prompt)

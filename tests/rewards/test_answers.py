@@ -40,6 +40,7 @@ def test_number_right(text: str, value: float) -> None:
 @pytest.mark.parametrize(
     "text",
     ["7 or 8", "8 or 7", "7, 8", "between 6 and 8", "not 7", "it isn't 7", "6-8", "7 8 9", "maybe 7", "", "seven",
+     "answer: fig answer: 7", "answer: 7\nanswer: 7",
      "answer: 7 answer: 8", "answer: 8 answer: 7", "7 million", "7%", "x7", "7.7.7", "either 7"],
 )  # fmt: skip
 def test_seven_is_not_claimed(text: str) -> None:
@@ -79,6 +80,13 @@ def test_name_right(text: str) -> None:
 )  # fmt: skip
 def test_plum_is_not_claimed(text: str) -> None:
     assert not text_is(text, "plum")
+
+
+def test_rivals() -> None:
+    assert answer_is("The colour of fig is plum", "plum", rivals=["kiwi"])
+    assert not answer_is("kiwi, 7", 7, rivals=["kiwi"])
+    assert answer_is("kiwis, 7", 7, rivals=["kiwi"])
+    assert not answer_is("plum", "plum", rivals=["Plum"])
 
 
 @given(st.integers(-(10**9), 10**9), st.sampled_from(["{}", "{:,}", "It is {}.", "answer: {}", "${}"]))

@@ -14,8 +14,6 @@ from openpyxl import Workbook, load_workbook
 from openpyxl.cell.cell import Cell
 from openpyxl.utils.exceptions import InvalidFileException
 
-from .recalculate import Recalculation
-
 MAX_PARTS = 64
 MAX_BYTES = 4 << 20  # of all parts, unpacked
 MAX_CELLS = 4000
@@ -26,11 +24,10 @@ _READING = (OSError, zipfile.BadZipFile, InvalidFileException, ParseError, KeyEr
 
 
 def inspect(argument: dict[str, Any]) -> dict[str, Any]:
-    """`{"path", "queries"}` to `{"sheets", "extras", "results"}`, or `{"problem": text}` if it is no sound workbook.
+    """`{"path"}` to `{"sheets", "extras"}`, or to `{"problem": text}` if it is no sound workbook.
 
-    sheets: `[[name, {"A1": ["s", "plum"]}]]` in order, types n, s, b, f (formula), e (error); empty cells are left out.
-    extras: what a plain workbook does not have. queries: `[{"cell": "plum!B6", "sets": [{"plum!B2": 7}]}]`; results has
-    one list per query, the cell's value for each input set, `{"error": text}` where there is none.
+    sheets: `[[name, {"A1": ["s", "plum"]}]]` in order, types n, s, b, f (formula), e (error), x (anything else); empty
+    cells are left out. extras: what a plain workbook does not have.
     """
     try:
         problem = _oversized(argument["path"])
@@ -42,9 +39,7 @@ def inspect(argument: dict[str, Any]) -> dict[str, Any]:
         return {"problem": f"not a readable workbook: {type(error).__name__}"}
     if sum(len(held) for _, held in contents) > MAX_CELLS:
         return {"problem": f"over {MAX_CELLS} cells"}
-    recalculation = Recalculation(dict(contents))
-    results = [[recalculation.value(q["cell"], inputs) for inputs in q["sets"]] for q in argument["queries"]]
-    return {"sheets": contents, "extras": _extras(argument["path"], book), "results": results}
+    return {"sheets": contents, "extras": _extras(argument["path"], book)}
 
 
 def _oversized(path: str) -> str:

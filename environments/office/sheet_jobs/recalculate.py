@@ -30,6 +30,13 @@ _FAILURES = (FormulaError, DispatcherError, TypeError, ValueError, KeyError, Ind
 logging.getLogger("schedula").setLevel(logging.CRITICAL)  # it logs every formula that fails, with a traceback
 
 
+def recalculate(argument: dict[str, Any]) -> list[list[Plain]]:
+    """`{"sheets": [[name, contents]], "queries": [{"cell": "plum!B6", "sets": [{"plum!B2": 7}]}]}` to one list per
+    query: the cell's value for each set of inputs. Sheets are as inspection.py gives them."""
+    recalculation = Recalculation(dict(argument["sheets"]))
+    return [[recalculation.value(query["cell"], inputs) for inputs in query["sets"]] for query in argument["queries"]]
+
+
 class Recalculation:
     """`Recalculation({"plum": {"A1": ["n", 7], "A2": ["f", "=A1*2"]}}).value("plum!A2", {"plum!A1": 3})` is 6.0."""
 

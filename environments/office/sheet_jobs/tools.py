@@ -6,6 +6,7 @@ openpyxl on every write, beside the old one and then moved over it, so that it i
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from typing import Any
@@ -113,3 +114,13 @@ def _locate(book: Workbook, reference: str, *, whole: bool = True) -> tuple[Work
     if box is None:
         raise LookupError(f"no cell or range {rest[:40]!r}, give one such as B3 or A1:B3")
     return by_name[name.casefold()] if name else book.worksheets[0], box
+
+
+def warm() -> None:
+    """Let openpyxl fill its caches at import, so that forked jobs find them filled."""
+    file = io.BytesIO()
+    Workbook().save(file)
+    load_workbook(file)
+
+
+warm()
