@@ -48,7 +48,7 @@ def byte_view(tensor: Tensor) -> NDArray[np.uint8]:
 
 def sha256(tensor: Tensor) -> str:
     """Hash of a tensor's contiguous bytes."""
-    return hashlib.sha256(memoryview(byte_view(tensor.detach().cpu().contiguous()))).hexdigest()
+    return hashlib.sha256(byte_view(tensor.detach().cpu().contiguous()).data).hexdigest()
 
 
 def dtype_name(tensor: Tensor) -> str:

@@ -33,6 +33,10 @@ class PublishedModel(Protocol):
         """Full forward of one sequence [T]: logits [T, V], experts [T, M, K], selected [T, D, S]."""
         ...
 
+    def prefill(self, tokens: Tensor) -> tuple[Any, Any]:
+        """A snapshot after one sequence [T] in chunk form, and what `__call__` returns."""
+        ...
+
     def new_cache(self, *, slots: int, max_context: int) -> Any:
         """An empty decoding cache."""
         ...

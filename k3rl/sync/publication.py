@@ -88,7 +88,7 @@ def publish(model: PublishedModel, version: int, canary_tokens: Sequence[int]) -
     out = model(tokens)
     canary = Canary(
         tokens=tokens.numpy(),
-        logprobs=next_logprobs(out.logits, tokens),
+        logprobs=next_logprobs(out.logits[:-1], tokens),
         experts=out.experts.cpu().numpy().astype(np.int64),
         selected=out.selected.cpu().numpy().astype(np.int64),
     )

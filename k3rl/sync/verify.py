@@ -21,6 +21,9 @@ from k3rl.sync.model import PublishedModel
 
 # Bars on |log p - log p of the learner| over the canary (decisions.md, fp32); float64 models are held to 1e-9.
 MEAN_BAR, MAX_BAR, FLOAT64_BAR = 5e-5, 5e-4, 1e-9
+_DECODED = 16  # tokens at the canary's end that are decoded one by one, after a prefill of the others
+# Two forms of one sum may choose differently at near ties, which are rare; a wrong layout does so at most tokens.
+_DIFFERING_BAR = 0.1
 _PRODUCT_TOLERANCE = 1e-11  # of sum |u| |W| |x|: float64 sums in another order
 
 
@@ -107,27 +110,42 @@ def check_working_layout(model: PublishedModel, products: Mapping[str, float]) -
 
 
 def next_logprobs(logits: Tensor, tokens: Tensor) -> NDArray[np.float64]:
-    """log p of tokens[1:] from `logits` [T, V] (the last row predicts nothing), float64 [T-1]."""
-    logp = logits[:-1].to(torch.float64).log_softmax(-1)
+    """log p of tokens[1:] from the logits [T-1, V] before them, float64 [T-1]."""
+    logp = logits.to(torch.float64).log_softmax(-1)
     return logp.gather(1, tokens[1:, None])[:, 0].cpu().numpy()
 
 
 def check_canary(model: PublishedModel, canary: Canary) -> None:
-    """Log-probabilities of the fixed prompt: by the forward with the learner's choices replayed, and by decoding token
-    by token, there up to the first token at which decoding chose other experts or positions by itself."""
+    """Log-probabilities of the fixed prompt: by the forward with the learner's choices replayed, and as an engine
+    computes them, there up to the first token at which it chose other experts or positions by itself."""
     tokens = torch.from_numpy(canary.tokens.copy())
-    replay = _Replay(experts=torch.from_numpy(canary.experts.copy()), selected=torch.from_numpy(canary.selected.copy()))
-    forward = model(tokens, replay=replay).logits
-    _compare("forward", next_logprobs(forward, tokens), canary, forward.dtype)
-    cache, active, logits = model.new_cache(slots=1, max_context=len(tokens)), torch.ones(1, dtype=torch.bool), []
-    for t in range(len(tokens)):
-        step = model.decode(tokens[t : t + 1], cache, active)
-        same = torch.equal(step.experts[0].sort(-1).values.cpu(), replay.experts[t].sort(-1).values)
-        if not (same and torch.equal(step.selected[0].cpu(), replay.selected[t])):
-            break
-        logits.append(step.logits[0])
-    decoded = next_logprobs(torch.stack([*logits, forward[0]]), tokens[: len(logits) + 1]) if logits else np.zeros(0)
-    _compare("decoding", decoded, canary, forward.dtype)
+    experts, selected = torch.from_numpy(canary.experts.copy()), torch.from_numpy(canary.selected.copy())
+    forward = model(tokens, replay=_Replay(experts=experts, selected=selected)).logits
+    _compare("forward", next_logprobs(forward[:-1], tokens), canary, forward.dtype)
+    logits, own_experts, own_selected = _prefill_and_decode(model, tokens)
+    same = (own_experts.sort(-1).values == experts.sort(-1).values).flatten(1).all(-1)
+    same &= (own_selected == selected).flatten(1).all(-1)
+    if (differing := 1 - same.double().mean().item()) > _DIFFERING_BAR:
+        raise SyncError(
+            f"canary by decoding: other experts or positions are chosen at {differing:.0%} of {len(tokens)} tokens "
+            f"(bar {_DIFFERING_BAR:.0%}): the engine does not serve this version"
+        )
+    count = int(same.to(torch.int64).cumprod(0)[:-1].sum())
+    _compare("decoding", next_logprobs(logits[:count], tokens[: count + 1]), canary, forward.dtype)
+
+
+def _prefill_and_decode(model: PublishedModel, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, experts and selected positions of a prompt [T], its last tokens decoded one by one."""
+    split = max(1, len(tokens) - _DECODED)
+    snapshot, prompt = model.prefill(tokens[:split])
+    cache, active = model.new_cache(slots=1, max_context=len(tokens)), torch.ones(1, dtype=torch.bool)
+    cache.load(0, snapshot)
+    steps = [prompt, *(model.decode(tokens[t : t + 1], cache, active) for t in range(split, len(tokens)))]
+    return (
+        torch.cat([step.logits for step in steps]),
+        torch.cat([step.experts for step in steps]),
+        torch.cat([step.selected for step in steps]),
+    )
 
 
 def _compare(form: str, logprobs: NDArray[np.float64], canary: Canary, dtype: torch.dtype) -> None:

@@ -146,6 +146,18 @@ def test_a_decode_path_that_differs_is_caught_by_the_canary(publication, held, m
         apply(publication, held)
 
 
+def test_a_decode_path_that_routes_elsewhere_is_caught_by_the_canary(publication, held, monkeypatch):
+    real = held.decode
+
+    def decode(tokens, cache, active):
+        step = real(tokens, cache, active)
+        return dataclasses.replace(step, experts=(step.experts + 1) % 8)
+
+    monkeypatch.setattr(held, "decode", decode)
+    with pytest.raises(SyncError, match="canary by decoding: other experts or positions are chosen at 22% of 72"):
+        apply(publication, held)
+
+
 def test_a_filter_that_matches_no_expert_is_an_error(learner, monkeypatch):
     plain = {name: t for name, t in learner.state_for_publication().items() if not name.endswith(("_packed", "_scale"))}
     monkeypatch.setattr(learner, "state_for_publication", lambda: plain)
