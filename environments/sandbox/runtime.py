@@ -17,6 +17,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -211,11 +212,13 @@ def _fill_etc(place: Path) -> None:
 
 
 def _compile(place: Path, inside: str) -> None:
-    compileall.compile_dir(
-        place,
-        maxlevels=20,
-        stripdir=str(place),
-        prependdir=inside,
-        quiet=2,
-        invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # of other people's packages; as errors they would leave gaps
+        compileall.compile_dir(
+            place,
+            maxlevels=20,
+            stripdir=str(place),
+            prependdir=inside,
+            quiet=2,
+            invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
+        )
