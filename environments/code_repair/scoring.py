@@ -1,4 +1,4 @@
-"""Judging a repair: the agent's sources on the pristine tree, in a fresh sandbox, by hidden values and by the suite.
+"""Judging a repair: the agent's sources on the pristine tree, in fresh sandboxes, by hidden values and by the suite.
 
 First every function is called with hidden inputs in a process that has no test in reach; what it returns is compared
 here, outside. Only then, and only if all was right, the restored suite runs for real: its record can but take away.
@@ -6,13 +6,13 @@ here, outside. Only then, and only if all was right, the restored suite runs for
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 
 from k3rl.environments.code_repair.package import canonical
 from k3rl.environments.code_repair.workspace import SUITE, TREE_BYTES
 from k3rl.environments.sandbox import JobFailure, SandboxPool
 from k3rl.reward import Part, Rubric
-from k3rl.rewards.tests import Passed, compare
+from k3rl.rewards.tests import PASSED, Passed, compare
 from k3rl.types import Json, Score, Task
 
 VALUES = "suite_jobs.runner:values"
@@ -55,17 +55,18 @@ async def judge(task: Task, artifacts: Mapping[str, Json], pool: SandboxPool, *,
     calls = {test: [item["module"], item["name"], item["inputs"]] for test, item in functions.items()}
     expected = {test: [canonical(value) for value in item["expected"]] for test, item in functions.items()}
     suite: Mapping[str, Json] = {}
-    async with await pool.acquire() as box:
-        hidden = compare(expected, await _run(box.python(VALUES, {"files": untested, "calls": calls}, seconds=seconds)))
-        if set(hidden.values()) == {"passed"}:
-            reply = await _run(box.python(SUITE, {"files": files}, seconds=seconds))
-            suite = reply["outcomes"] if reply and reply["finished"] and not reply["errors"] else {}
+    answers = await run_job(pool, VALUES, {"files": untested, "calls": calls}, seconds=seconds)
+    hidden = compare(expected, answers)
+    if set(hidden.values()) == {PASSED}:
+        reply = await run_job(pool, SUITE, {"files": files}, seconds=seconds)
+        suite = reply["outcomes"] if reply and reply["finished"] and not reply["errors"] else {}
     return rubric(task).score({"hidden": hidden, "suite": suite})
 
 
-async def _run(job: Awaitable[Json]) -> Json:
-    """The job's answer, or None if the code under judgement kept it from giving one."""
-    try:
-        return await job
-    except JobFailure:
-        return None
+async def run_job(pool: SandboxPool, job: str, argument: Json, *, seconds: float) -> Json:
+    """A job's answer from a sandbox of its own, or None if the code in it kept it from giving one."""
+    async with await pool.acquire() as box:
+        try:
+            return await box.python(job, argument, seconds=seconds)
+        except JobFailure:
+            return None

@@ -33,7 +33,7 @@ def solution(task: Task, variant: int = 0) -> Iterator[Message]:
         views = [[message for part in views for message in part], *([] for _ in views[1:])]
     for bug, part in zip(bugs, views, strict=True):
         yield from part
-        old, new = (bug["old"], bug["new"]) if variant != 2 else _expression(bug)
+        old, new = (bug["old"], bug["new"]) if variant != 2 else _expression(bug, task.payload["files"][bug["path"]])
         yield call("edit", path=bug["path"], old=old, new=new)
     if variant == 1:
         yield call("test")
@@ -46,9 +46,9 @@ def _views(bug: Mapping[str, str], level: int, variant: int) -> list[Message]:
     return [*tests, call("view", path=bug["path"])] if level > 1 else tests
 
 
-def _expression(bug: Mapping[str, str]) -> tuple[str, str]:
-    """The two texts without a `return ` before both."""
-    old, new, word = bug["old"], bug["new"], "return "
-    if old.startswith(word) and new.startswith(word) and "\n" not in old + new:
-        return old[len(word) :], new[len(word) :]
-    return old, new
+def _expression(bug: Mapping[str, str], text: str) -> tuple[str, str]:
+    """The two texts without the `return ` before both, if the file still holds the first of them only once."""
+    old, new = bug["old"].removeprefix("return "), bug["new"].removeprefix("return ")
+    if bug["new"].startswith("return ") and "\n" not in new and text.count(old) == 1:
+        return old, new
+    return bug["old"], bug["new"]

@@ -16,7 +16,6 @@ import json
 import linecache
 import os
 import select
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -90,8 +89,8 @@ def values(argument: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def place(files: Mapping[str, str]) -> None:
-    """Write the repository into an empty folder and go there."""
-    shutil.rmtree(ROOT, ignore_errors=True)
+    """Write the repository into a new folder and go there; the sandbox is fresh."""
+    os.mkdir(ROOT)
     for path, text in files.items():
         os.makedirs(os.path.dirname(f"{ROOT}/{path}"), exist_ok=True)
         with open(f"{ROOT}/{path}", "w", encoding="utf-8", errors="surrogatepass") as file:
