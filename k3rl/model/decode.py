@@ -23,6 +23,10 @@ from k3rl.model.transformer import Output, Replay, Run, Stream, Transformer
 HORIZON = 64
 """Index scores are computed over the longest slot's length rounded up to this."""
 
+ROWS = 8
+"""Steps run on slots rounded up to this: at ragged batch sizes the last rows of a product are summed in another order,
+and a result would depend on the slot it stands in."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -44,26 +48,30 @@ class Step:
 
 
 class Cache:
-    """The memory of `slots` sequences of up to `max_context` tokens; `length` int64 [B] tokens held per slot."""
+    """The memory of `slots` sequences of up to `max_context` tokens; `length` int64 tokens held per slot.
+
+    Tensors have `rows` >= slots rows; the ones beyond `slots` are never active.
+    """
 
     def __init__(self, model: Transformer, *, slots: int, max_context: int) -> None:
         if slots < 1 or max_context < 1:
             raise UserError(f"a cache needs at least one slot and one position: got {slots} and {max_context}")
         config, weight = model.config, model.embed
         self.slots, self.max_context = slots, -(-max_context // HORIZON) * HORIZON
-        self.length = torch.zeros(slots, dtype=torch.int64, device=weight.device)
+        self.rows = rows = -(-slots // ROWS) * ROWS
+        self.length = torch.zeros(rows, dtype=torch.int64, device=weight.device)
         self.layers: list[KdaMemory | MlaMemory] = []
         for index in range(config.num_layers):
             if index in config.full_attention:
                 # One spare position takes what full inactive slots would write.
-                shape = (slots, self.max_context + 1)
+                shape = (rows, self.max_context + 1)
                 keys = None if config.dsa is None else weight.new_zeros(*shape, config.dsa.head_dim)
                 width = config.mla.kv_lora_rank + config.mla.rope_dim
                 self.layers.append(MlaMemory(weight.new_zeros(*shape, width), keys))
             else:
                 kda = config.kda
-                state = weight.new_zeros(slots, kda.num_heads, kda.head_dim, kda.head_dim)
-                self.layers.append(KdaMemory(state, weight.new_zeros(slots, kda.conv_kernel - 1, 3 * kda.width)))
+                state = weight.new_zeros(rows, kda.num_heads, kda.head_dim, kda.head_dim)
+                self.layers.append(KdaMemory(state, weight.new_zeros(rows, kda.conv_kernel - 1, 3 * kda.width)))
 
     def load(self, slot: int, snapshot: Snapshot) -> None:
         """Put a sequence's memory into a slot, whatever was there."""
@@ -132,6 +140,8 @@ def prepare(model: Transformer) -> None:
 def decode(model: Transformer, tokens: Tensor, cache: Cache, active: Tensor) -> Step:
     """Feed tokens int64 [B] to the slots where `active` bool [B]; advances `cache` in place."""
     lengths = cache.length
+    if cache.rows != cache.slots:
+        tokens, active = (torch.nn.functional.pad(x, (0, cache.rows - cache.slots)) for x in (tokens, active))
     horizon = int((lengths * active).max()) + 1
     if horizon > cache.max_context:
         raise UserError(f"a slot already holds {horizon - 1} tokens, all its context of {cache.max_context}")
@@ -158,9 +168,9 @@ def decode(model: Transformer, tokens: Tensor, cache: Cache, active: Tensor) -> 
             stream.add(layer.feed_forward(x))
     logits = linear(stream.read(model.output_mix, model.norm), model.lm_head)
     lengths += active
-    nothing = tokens.new_empty((tokens.shape[0], 0, 0))
+    nothing = tokens.new_empty((cache.rows, 0, 0))
     return Step(
-        logits=logits,
-        experts=torch.stack(experts, 1) if experts else nothing,
-        selected=torch.stack(selections, 1) if model.config.dsa is not None else nothing,
+        logits=logits[: cache.slots],
+        experts=(torch.stack(experts, 1) if experts else nothing)[: cache.slots],
+        selected=(torch.stack(selections, 1) if model.config.dsa is not None else nothing)[: cache.slots],
     )
