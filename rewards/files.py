@@ -60,8 +60,5 @@ def same_modes(expected: Mapping[str, int], found: Mapping[str, int]) -> float:
 
 
 def _parents(paths: Mapping[str, Json]) -> set[str]:
-    return {
-        "/".join(parts[: depth + 1]) + "/"
-        for parts in (path.split("/") for path in paths)
-        for depth in range(len(parts) - 1)
-    }
+    """Folders above these paths, each with its "/"."""
+    return {path[: end + 1] for path in paths for end, letter in enumerate(path) if letter == "/"}

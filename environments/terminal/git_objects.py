@@ -105,7 +105,8 @@ def read_commit(files: Mapping[str, bytes], sha: str) -> Commit:
 def _read_tree(files: Mapping[str, bytes], sha: str, prefix: str, depth: int) -> dict[str, str]:
     if depth == 0:
         raise ValueError("folders too deep")
-    data, found = _read(files, sha, "tree"), {}
+    data = _read(files, sha, "tree")
+    found: dict[str, str] = {}
     while data:
         entry, _, rest = data.partition(b"\0")
         mode, _, name = entry.partition(b" ")

@@ -92,7 +92,7 @@ def _committed(expected: Mapping[str, Json], repository: Mapping[str, bytes]) ->
     if branch != expected["branch"]:
         return False
     if not expected["new"]:
-        return commit.sha == expected["base"]
+        return bool(commit.sha == expected["base"])
     kept = branch == "main" or repository.get(".git/refs/heads/main", b"").decode().strip() == expected["base"]
     right = commit.message == expected["message"] and commit.files == expected["files"]
     return kept and right and commit.parents == (expected["base"],)

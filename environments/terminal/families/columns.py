@@ -64,10 +64,10 @@ def _named(draw: Draw, level: int, target: str, number: int) -> Puzzle:
     before[name] = made.text
     find, look = f"grep -rl {column}", f"head -n 1 {name}"
     if level == 3:
-        prompt = f"Write the column {column} of {name} to {target}."
+        prompt = f"Write the column {column} of {name}, with its header, to {target}."
         solutions = [[look, cut], [f"cat {name}", cut]]
     elif level == 4:
-        prompt = f"One file has a column {column}. Write this column to {target}."
+        prompt = f"One file has a column {column}. Write this column, with its header, to {target}."
         solutions = [[find, look, cut], [f"grep -r {column}", cut]]
     else:
         word = made.rows[0][2 if number < COLUMNS else 0]

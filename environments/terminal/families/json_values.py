@@ -94,14 +94,13 @@ def _change(draw: Draw) -> Puzzle:
     records = {f"{folder}/{name}": _record(draw, 3) for name in names}
     path = draw.rng.choice(list(records))
     key, other = draw.rng.sample(list(records[path]), 2)
-    value, copy = draw.number(), draw.word()
+    value = draw.number()
     before: dict[str, Content] = {name: _dump(record) for name, record in records.items()}
     after = {**before, path: {"json": {**records[path], key: value}}, target: f"{records[path][other]}\n"}
     look = f"grep -rl {key}"
-    change, read = f"jq '.{key}={value}' {path} > {copy} && mv {copy} {path}", f"jq -r .{other} {path} > {target}"
+    change, read = f"jq '.{key}={value}' {path} > tmp && mv tmp {path}", f"jq -r .{other} {path} > {target}"
     return Puzzle(
-        prompt=f"In the JSON file with the key {key}, set {key} to {value} by way of {copy}. Then write its {other} "
-        f"to {target}.",
+        prompt=f"In the JSON file with the key {key}, set {key} to {value}. Then write its {other} to {target}.",
         before=draw.shuffled(before),
         after=after,
         solutions=[[look, change, read], [look, read, change]],

@@ -34,9 +34,7 @@ def _lines(draw: Draw, level: int) -> Puzzle:
 
     files = {name: make(), **draw.others()}
     reruns = [_rerun(script, files, name, make(), right) for _ in range(HIDDEN)]
-    prompt = draw.say(
-        f"Write a script {script} that prints {wish}.", f"Make {script}, a bash script that prints {wish}."
-    )
+    prompt = draw.say(f"Write a script {script} that prints {wish}.", f"Make a bash script {script}. It prints {wish}.")
     return _puzzle(draw, prompt, files, script, reruns, [], body)
 
 
@@ -45,11 +43,11 @@ def _columns(draw: Draw, level: int) -> Puzzle:
     head, number = draw.words(COLUMNS), draw.rng.randint(1, COLUMNS)
     column = head[number - 1]
     body = f"cut -d, -f{number} {name}"
-    wish = f"the column {column} of {name}"
+    wish = f"the column {column} of {name} with its header"
     looks = [f"head -n 1 {name}"]
     if level >= 4:
         looks.insert(0, f"cat {pointer}")
-        wish = f"the column {column} of the file that {pointer} names"
+        wish = f"the column {column}, with its header, of the file that {pointer} names"
     if level == 5:
         body = f"grep {word} {name} | cut -d, -f{number}"
         wish = f"the column {column} of the file that {pointer} names, for the rows with {word} alone"
