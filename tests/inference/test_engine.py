@@ -61,6 +61,22 @@ def test_logprobs_are_those_of_a_full_forward(dtype, mean_bar, p99_bar, temperat
     assert np.quantile(difference, 0.99) < p99_bar
 
 
+def test_an_engine_one_version_old_is_caught_by_the_same_bar(engine):
+    """The learner is a step of 1e-4 per parameter ahead of the weights that sampled."""
+    (log,), _ = drive(engine, [Request(PROMPT, 3, (((), 60, None),))])
+    ahead = random_model()
+    with torch.no_grad():
+        for n, parameter in enumerate(ahead.parameters()):
+            generator = torch.Generator().manual_seed(n)
+            parameter.add_(torch.randn(parameter.shape, generator=generator).sign(), alpha=1e-4)
+    sampled = np.flatnonzero(log.mask)
+    same, stale = (
+        np.abs(log.logprobs[sampled] - _forward_logprobs(learner, log, 1.0)[0][sampled - 1]).mean()
+        for learner in (engine.model, ahead)
+    )
+    assert same < 5e-5 < stale
+
+
 def test_a_log_says_what_was_given_and_what_was_sampled(engine):
     (log,), (turns,) = drive(engine, [Request(PROMPT, 3, (((), 6, None), ((1, 2, 3), 5, None)))])
     first, second = turns
