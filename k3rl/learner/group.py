@@ -21,6 +21,7 @@ from k3rl.types import Sample, Scored
 __all__ = ["LearnerGroup", "LearnerRank", "Stage"]
 
 WAIT_SECONDS = 1800.0
+CANARY_TOKENS = 72  # past nano's sparse top-k, so that its indexer takes part; engines decode them for every version
 
 # glibc returns freed tensors to the kernel and faults them in again; keeping them is up to 1.5 times faster on CPUs.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "68719476736"}
@@ -69,7 +70,9 @@ class LearnerRank:
         return self.train_samples(samples, step)
 
     def train_samples(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        """One optimizer step on ready samples."""
+        """One optimizer step on ready samples. A step lost or taken twice is an error."""
+        if step != self._learner.steps:
+            raise InfrastructureError(f"the driver has seen {step} optimizer steps, the learner {self._learner.steps}")
         rate = self._schedule.rate(step)
         if self._stage.train == "indexer":
             metrics = self._learner.warm_up_indexer(samples, rate)
@@ -80,7 +83,8 @@ class LearnerRank:
     def publication(self, version: int) -> Any:
         """The weights as they are now, with a canary prompt spread over the vocabulary."""
         vocabulary = self._learner.model.config.vocab_size
-        return self._learner.publication(version, [place * 131 % vocabulary for place in range(1, 33)])
+        canary = [place * 131 % vocabulary for place in range(1, CANARY_TOKENS + 1)]
+        return self._learner.publication(version, canary)
 
     def save(self, folder: str) -> None:
         """A checkpoint; all ranks take part, rank 0 writes."""
