@@ -119,13 +119,15 @@ class AsyncEngine:
     async def _wait(self, future: Future[Result], what: str) -> Result:
         deadline = self._unpaused_time() + self._wait_seconds
         wrapped = asyncio.wrap_future(future)
-        while not wrapped.done():
-            left = deadline - self._unpaused_time()
-            if left <= 0:
-                wrapped.cancel()
-                raise DeadlineError(f"{what}: the engine did not answer within {self._wait_seconds:g} s")
-            await asyncio.wait([wrapped], timeout=max(left, 0.05))
-        return wrapped.result()
+        try:
+            while not wrapped.done():
+                left = deadline - self._unpaused_time()
+                if left <= 0:
+                    raise DeadlineError(f"{what}: the engine did not answer within {self._wait_seconds:g} s")
+                await asyncio.wait([wrapped], timeout=max(left, 0.05))
+            return wrapped.result()
+        finally:
+            wrapped.cancel()  # nobody waits any more; without effect on a result
 
     def _unpaused_time(self) -> float:
         with self._wake:
@@ -208,7 +210,9 @@ class AsyncEngine:
         """Free a session at the next chance; returns at once, and does nothing when the engine is gone."""
 
         def run() -> None:
-            self._turns.pop(session, None)
+            future = self._turns.pop(session, None)
+            if future is not None:
+                _set_exception(future, InfrastructureError(f"{session} was aborted"))
             self._engine.abort(session)
 
         with self._wake:

@@ -77,6 +77,18 @@ async def test_a_cancelled_turn_frees_its_slot(engine, core):
     assert core.held_slots == 0
 
 
+async def test_aborting_a_session_wakes_whoever_waits_for_its_turn(engine, core):
+    session = await engine.open(PROMPT, seed=0, sampling=Sampling(), group_key="g")
+    engine.pause()
+    waiting = asyncio.create_task(session.turn((), max_tokens=5))
+    await asyncio.sleep(0.05)
+    with pytest.raises(UserError, match="inside a turn"):
+        await session.turn((), max_tokens=5)  # a mistake, which ends the session
+    with pytest.raises(InfrastructureError, match=r"session g \(seed 0\) was aborted"):
+        await waiting
+    assert not core.has_work
+
+
 async def test_a_wait_past_its_limit_raises_and_frees_the_session(core, monkeypatch):
     release = threading.Event()
 
