@@ -104,12 +104,13 @@ def hidden(formula: Formula, rng: random.Random) -> list[Inputs]:
 
 
 def _extremes(references: list[str], rng: random.Random) -> list[Inputs]:
-    """Set i has its maximum at cell i and its minimum at the next one."""
+    """Set i has its maximum at cell i and its minimum at the one before; sets lie around, above and below zero."""
     sets = []
-    for i in range(len(references)):
-        inputs: Inputs = {r: rng.randint(-400, 400) / 4 for r in references}
-        inputs[references[i - 1]] = -rng.randint(101, 999)
-        inputs[references[i]] = rng.randint(101, 999)
+    for i in range(max(3, len(references))):
+        level = (0, 2000, -2000)[i % 3]
+        inputs: Inputs = {r: level + rng.randint(-400, 400) / 4 for r in references}
+        inputs[references[i % len(references) - 1]] = level - rng.randint(101, 999)
+        inputs[references[i % len(references)]] = level + rng.randint(101, 999)
         sets.append(inputs)
     return sets
 

@@ -33,7 +33,8 @@ def inspect(argument: dict[str, Any]) -> dict[str, Any]:
         problem = _oversized(argument["path"])
         if problem:
             return {"problem": problem}
-        book = load_workbook(argument["path"])
+        with open(argument["path"], "rb") as file:  # openpyxl leaves a damaged file open that it opened itself
+            book = load_workbook(file)
         contents = [[sheet.title, _cells(sheet)] for sheet in book.worksheets]
     except _READING as error:  # openpyxl raises whatever the damage happens to cause
         return {"problem": f"not a readable workbook: {type(error).__name__}"}
