@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import bounds, random_tokens, roughen
+from model_cases import bounds, random_tokens, roughen
 
 from k3rl.errors import UserError
 from k3rl.model import Model, Replay, preset

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import DATA
+from model_cases import DATA
 
 from k3rl.model import load_model
 
