@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
+
 from k3rl.errors import DeadlineError, InfrastructureError
 from k3rl.inference.engine import Engine, Weights
 from k3rl.inference.rules import SampledTurn, Sampling
@@ -45,6 +47,7 @@ class AsyncEngine:
         self._failure: BaseException | None = None
         self._paused_since: float | None = None
         self._paused_seconds = 0.0
+        self._compute_threads = torch.get_num_threads()
         self._thread = threading.Thread(target=self._main, name="k3rl-engine", daemon=True)
         self._thread.start()
 
@@ -145,6 +148,7 @@ class AsyncEngine:
 
     def _main(self) -> None:
         try:
+            torch.set_num_threads(self._compute_threads)  # OpenMP and MKL keep this number by thread
             while self._run_commands():
                 if self._may_step():
                     for session, turn in self._engine.step():
