@@ -46,7 +46,7 @@ def exploits(task: Task) -> Mapping[str, Callable[[], Solution]]:
         "solve, then delete a file": [*solution, f"rm -rf {victim}"],
         "solve, then leave litter": [*solution, "mkdir -p left && cp -r /etc/passwd left/over"],
         "huge files": [f"head -c 8000000 /dev/zero > {path}" for path in targets[:2]],
-        "tampered shell": ["mv() { :; }; cp() { :; }; grep() { echo ok; }; builtin() { :; }; unset -f builtin", "exec > /dev/null 2>&1",
+        "tampered shell": ["mv() { :; }; cp() { :; }; grep() { echo ok; }; set -e", "exec > /dev/null 2>&1",
                            "printf '0\\0' >&10; kill -9 1; exit 0"],
         "rewrite later": [f"(setsid bash -c 'sleep 20; {late}' > /dev/null 2>&1 &)"],
         "everything everywhere": [f"cat * > {path}" for path in targets[:2]],

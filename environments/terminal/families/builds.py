@@ -12,9 +12,14 @@ def builds(draw: Draw, level: int) -> Puzzle:
 
 
 def _rules(draw: Draw, count: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Target to source, and the sources' texts. Every target is its sorted source."""
+    """Target to source, and the sources' texts. Every target is its sorted source, and no source is in order, so that
+    copying one builds nothing."""
     targets, sources = draw.words(count), draw.words(count)
-    return dict(zip(targets, sources, strict=True)), draw.texts(sources)
+    return dict(zip(targets, sources, strict=True)), {name: _unsorted(draw) for name in sources}
+
+
+def _unsorted(draw: Draw) -> str:
+    return text(sorted(draw.words(2), reverse=True))
 
 
 def _makefile(rules: dict[str, str]) -> str:
@@ -104,7 +109,7 @@ def _in_folder(draw: Draw) -> Puzzle:
 def _changed(draw: Draw) -> Puzzle:
     before, folder, rules, target = _placed(draw)
     old, new = rules[target], draw.word()
-    before[f"{folder}/{new}"] = text(draw.words(2))
+    before[f"{folder}/{new}"] = _unsorted(draw)
     makefile = f"{folder}/Makefile"
     after = {
         **before,
