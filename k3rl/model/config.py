@@ -94,7 +94,7 @@ class ModelConfig:
     situ_beta: float = 4.0
     situ_linear_beta: float = 25.0
     rms_norm_eps: float = 1e-5
-    initializer_range: float = 0.02
+    initializer_range: float | None = 0.02  # None: by fan-in, which small models need
     max_positions: int = 1_048_576
     bos_token: int | None = None
     eos_token: int | None = None

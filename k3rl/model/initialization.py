@@ -13,6 +13,10 @@ HEAD_OF_EMBEDDING = 0.2
 """The head starts as this multiple of the embedding: a token attended to is at once a token predicted, which is what
 makes copying learnable in minutes at nano's size. The two are separate parameters from then on."""
 
+EMBEDDING = 0.3
+"""Standard deviation of embeddings where the config gives no initializer_range, and matrices follow their fan-in (the
+variance of torch.nn.Linear). At nano's width a plain 0.02 learned no copying in three times the tokens (docs/log.md)."""
+
 
 @torch.no_grad()
 def initialize(model: nn.Module, config: ModelConfig) -> None:
@@ -39,5 +43,9 @@ def _fill(leaf: str, name: str, parameter: Tensor, config: ModelConfig) -> None:
         parameter.fill_(1.0)
     elif leaf == "conv":
         parameter.uniform_(-(config.kda.conv_kernel**-0.5), config.kda.conv_kernel**-0.5)
-    else:
+    elif config.initializer_range is not None:
         parameter.normal_(0.0, config.initializer_range)
+    elif leaf == "embed":
+        parameter.normal_(0.0, EMBEDDING)
+    else:
+        parameter.normal_(0.0, (3 * parameter.shape[-1]) ** -0.5)

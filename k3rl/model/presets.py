@@ -35,6 +35,7 @@ def nano() -> ModelConfig:
             expert_format="mxfp4",
         ),
         residual_block=2,
+        initializer_range=None,
     )
 
 
