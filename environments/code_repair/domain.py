@@ -23,7 +23,7 @@ _SPEC = SandboxSpec(
     preload=("suite_jobs.warmed",),
     jobs=("k3rl.environments.code_repair.suite_jobs",),
     env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-    cpu_seconds=4.0,
+    cpu_seconds=2.0,
 )
 
 

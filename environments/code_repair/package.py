@@ -129,17 +129,17 @@ def _varied(cases: Sequence[Case]) -> bool:
 def blocks(wrong: str, right: str) -> tuple[str, str]:
     """The smallest runs of whole lines in which two sources differ, stripped of outer blanks.
 
-    Where a line is missing altogether, the line after it is taken into both, so that there is something to replace.
+    Where a line is missing altogether, a neighbour is taken into both, so that there is something to replace.
     """
     a, b = wrong.splitlines(), right.splitlines()
     start = 0
-    while a[start] == b[start]:
+    while start < min(len(a), len(b)) and a[start] == b[start]:
         start += 1
     end = 0
     while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
         end += 1
     if start + end == len(a):
-        end -= 1
+        start, end = (start, end - 1) if end else (start - 1, end)
     return "\n".join(a[start : len(a) - end]).strip(), "\n".join(b[start : len(b) - end]).strip()
 
 

@@ -26,6 +26,7 @@ NUMERIC = (
     Shape("rest of {a} by {n}", "int", "return {a} % {n}"),
     Shape("{a} by {n}, whole", "int", "return {a} // {n}"),
     Shape("distance of {a} and {b}", "int int", "return abs({a} - {b})"),
+    Shape("{a} plus {n}, doubled", "int", "{b} = {a} + {n}\n{b} += {b}\nreturn {b}"),
     Shape("sum of {a}", "ints", "{b} = 0\nfor {c} in {a}:\n    {b} += {c}\nreturn {b}"),
 )
 
@@ -96,14 +97,16 @@ QUEUES = (
 )
 
 MACHINES = (
-    Shape("{q} on {p}, else {b}", "state word", 'if {a} == "{p}":\n    return "{q}"\nreturn {b}'),
-    Shape("{b} on {p}, else {q}", "state word", 'if {a} == "{p}":\n    return {b}\nreturn "{q}"'),
-    Shape("{q} when {b} is {p}, else {a}", "state state", 'if {b} == "{p}":\n    return "{q}"\nreturn {a}'),
-    Shape("{a} is {p} or {q}", "state", 'return {a} in ("{p}", "{q}")'),
-    Shape("{a} is neither {p} nor {q}", "state", 'return {a} not in ("{p}", "{q}")'),
+    Shape("'{q}' on '{p}', else {b}", "state word", 'if {a} == "{p}":\n    return "{q}"\nreturn {b}'),
+    Shape("{b} on '{p}', else '{q}'", "state word", 'if {a} == "{p}":\n    return {b}\nreturn "{q}"'),
+    Shape("'{q}' when {b} is '{p}', else {a}", "state state", 'if {b} == "{p}":\n    return "{q}"\nreturn {a}'),
+    Shape("{a} is '{p}' or '{q}'", "state", 'return {a} in ("{p}", "{q}")'),
+    Shape("{a} is neither '{p}' nor '{q}'", "state", 'return {a} not in ("{p}", "{q}")'),
     Shape("next of {a}, {n} to 0", "near", "if {a} == {n}:\n    return 0\nreturn {a} + 1"),
-    Shape("{a} up {n} on {p}, else down {n}", "int state", 'if {b} == "{p}":\n    return {a} + {n}\nreturn {a} - {n}'),
-    Shape("{a} is {p} and {b} above {n}", "state near", 'return {a} == "{p}" and {b} > {n}'),
+    Shape(
+        "{a} up {n} on '{p}', else down {n}", "int state", 'if {b} == "{p}":\n    return {a} + {n}\nreturn {a} - {n}'
+    ),
+    Shape("{a} is '{p}' and {b} above {n}", "state near", 'return {a} == "{p}" and {b} > {n}'),
 )
 
 INTERVALS = (
