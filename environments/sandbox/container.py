@@ -119,9 +119,9 @@ class Container:
 
     async def call(self, header: dict[str, Any], blob: bytes = b"", *, seconds: float) -> tuple[dict[str, Any], bytes]:
         """One request. Raises SandboxError when the container fails; cancellation leaves it broken, too."""
-        if self.broken:
-            raise SandboxError("the sandbox is broken by an earlier failure")
         async with self._turn:
+            if self.broken:
+                raise SandboxError("the sandbox is broken by an earlier failure")
             whole, self.broken = False, True  # until the reply is in
             try:
                 async with asyncio.timeout(seconds + GRACE):

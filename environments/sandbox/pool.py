@@ -63,6 +63,12 @@ class SandboxPool:
         for container in idle:
             await container.discard()
 
+    async def __aenter__(self) -> SandboxPool:
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self.close()
+
     async def _start(self) -> Container:
         async with self._preparing:
             if self._runtime is None:

@@ -27,7 +27,7 @@ def write(header: Mapping[str, Any], blob: bytes) -> None:
     for name, target in header["links"]:
         os.symlink(target, f"{WORK}/{name}")
         os.utime(f"{WORK}/{name}", (MTIME, MTIME), follow_symlinks=False)
-    for folder in parents:
+    for folder in parents | {WORK}:
         os.utime(folder, (MTIME, MTIME))
 
 
