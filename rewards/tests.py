@@ -25,10 +25,10 @@ class Passed:
 
     def __call__(self, artifacts: Artifacts) -> float:
         record: Mapping[str, Json] = artifacts[self.record]
-        passed = sum(record.get(test) == PASSED for test in self.tests)
+        passed = [test for test in self.tests if record.get(test) == PASSED]
         if self.whole or not self.tests:
-            return float(passed == len(self.tests))
-        return passed / len(self.tests)
+            return float(len(passed) == len(self.tests))
+        return len(passed) / len(self.tests)
 
 
 def compare(expected: Mapping[str, Sequence[str]], observed: Json) -> dict[str, str]:

@@ -24,9 +24,10 @@ class Draw:
 
 
 def _near(draw: Draw) -> int:
-    if draw.rng.random() < 0.7:
+    chance = draw.rng.random()
+    if chance < 0.5:
         return max(0, draw.rng.choice(draw.numbers) + draw.rng.randint(-1, 1))
-    return draw.rng.randint(0, 40)
+    return draw.rng.randint(0, draw.numbers[0] if chance < 0.75 else 40)
 
 
 def _peer(draw: Draw) -> int:

@@ -157,9 +157,8 @@ def make_function(rng: random.Random, module: str, shape: Shape, names: Names) -
     draw = Draw(rng=rng, numbers=(n, numbers["m"]), words=tuple(words.values()))
     for _ in range(100):
         cases = _cases(rng, shape, draw, source, name, 3 * (VISIBLE + HIDDEN))
-        visible, hidden = tuple(cases[:VISIBLE]), tuple(cases[VISIBLE : VISIBLE + HIDDEN])
-        if _varied(visible) and _varied(hidden):
-            return Function(module=module, name=name, source=source, visible=visible, hidden=hidden), cases
+        if chosen := _choose(rng, [], cases):
+            return Function(module=module, name=name, source=source, visible=chosen[0], hidden=chosen[1]), cases
     raise EnvironmentFault(f"shape {shape.rule!r} always gives the same answer; widen its inputs {shape.inputs!r}")
 
 
@@ -170,7 +169,9 @@ def plant(rng: random.Random, function: Function, cases: list[Case], kinds: tupl
     for kind in rng.sample(by_kind, len(by_kind)):
         mutants = [mutant for mutant in found if mutant.kind == kind]
         for mutant in rng.sample(mutants, len(mutants)):
-            chosen = _choose(rng, function, cases, mutant.source)
+            call = load(mutant.source, function.name)
+            wrong = [case for case in cases if call(case.inputs) != canonical(case.expected)]
+            chosen = _choose(rng, wrong, [case for case in cases if case not in wrong]) if len(wrong) > 2 else None
             old, new = blocks(mutant.source, function.source)
             if chosen and mutant.source.count(old) == 1:
                 bug = Bug(kind=kind, source=mutant.source, old=old, new=new)
@@ -179,19 +180,15 @@ def plant(rng: random.Random, function: Function, cases: list[Case], kinds: tupl
 
 
 def _choose(
-    rng: random.Random, function: Function, cases: list[Case], mutant: str
+    rng: random.Random, wrong: list[Case], others: list[Case]
 ) -> tuple[tuple[Case, ...], tuple[Case, ...]] | None:
-    """Visible and hidden cases of which at least 1 and 2 fail on the mutant, both with varied answers."""
-    call = load(mutant, function.name)
-    wrong = [case for case in cases if call(case.inputs) != canonical(case.expected)]
-    if len(wrong) < 3:
-        return None
-    others = [case for case in cases if case not in wrong]
-    for _ in range(10):
+    """Visible and hidden cases with varied answers each, or None; of `wrong` ones, if any, at least 1 and 2."""
+    for _ in range(20):
         rng.shuffle(wrong)
         rest = wrong[3:] + others
         rng.shuffle(rest)
-        visible, hidden = [wrong[0], *rest[: VISIBLE - 1]], [*wrong[1:3], *rest[VISIBLE - 1 :]][:HIDDEN]
+        free = VISIBLE - len(wrong[:1])
+        visible, hidden = wrong[:1] + rest[:free], (wrong[1:3] + rest[free:])[:HIDDEN]
         if _varied(visible) and _varied(hidden):
             return tuple(visible), tuple(hidden)
     return None

@@ -140,7 +140,7 @@ def test_same_task_from_the_same_place_and_no_other(split: Any) -> None:
 
 def test_what_a_level_shows() -> None:
     for level, plan in LEVELS.items():
-        for index in range(40):
+        for index in range(80):
             task = domain_task("train", level, index)
             text, bugs = task.messages[0].content, task.payload["bugs"]
             assert len(text.split()) <= 40
