@@ -58,7 +58,7 @@ async def test_oracle_scores_one(domain: OfficeDomain, split: str, family: str) 
 
 @pytest.mark.parametrize(("split", "family"), CASES)
 async def test_cheats_score_zero(domain: OfficeDomain, split: str, family: str) -> None:
-    for level in (1, 3, 5):
+    for level in (2, 5):
         task = first(domain, family, level, split)
         for name, cheat in domain.exploits(task).items():
             score, observations = await play(domain, task, cheat())

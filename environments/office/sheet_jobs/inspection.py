@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import zipfile
 from typing import Any
-from xml.etree.ElementTree import ParseError
 
 from openpyxl import Workbook, load_workbook
 from openpyxl.cell.cell import Cell
-from openpyxl.utils.exceptions import InvalidFileException
 
 MAX_PARTS = 64
 MAX_BYTES = 4 << 20  # of all parts, unpacked
 MAX_CELLS = 4000
 _KNOWN = ("[Content_Types].xml", "_rels/.rels", "docProps/", "xl/workbook.xml", "xl/_rels/workbook.xml.rels",
           "xl/styles.xml", "xl/sharedStrings.xml", "xl/theme/", "xl/worksheets/sheet")  # fmt: skip
-_READING = (OSError, zipfile.BadZipFile, InvalidFileException, ParseError, KeyError, ValueError, TypeError, IndexError,
-            AttributeError, NotImplementedError, EOFError, RecursionError, zipfile.LargeZipFile)  # fmt: skip
 
 
 def inspect(argument: dict[str, Any]) -> dict[str, Any]:
@@ -36,11 +32,12 @@ def inspect(argument: dict[str, Any]) -> dict[str, Any]:
         with open(argument["path"], "rb") as file:  # openpyxl leaves a damaged file open that it opened itself
             book = load_workbook(file)
         contents = [[sheet.title, _cells(sheet)] for sheet in book.worksheets]
-    except _READING as error:  # openpyxl raises whatever the damage happens to cause
+        extras = _extras(argument["path"], book)
+    except Exception as error:  # zipfile, expat and openpyxl raise whatever the damage happens to cause
         return {"problem": f"not a readable workbook: {type(error).__name__}"}
     if sum(len(held) for _, held in contents) > MAX_CELLS:
         return {"problem": f"over {MAX_CELLS} cells"}
-    return {"sheets": contents, "extras": _extras(argument["path"], book)}
+    return {"sheets": contents, "extras": extras}
 
 
 def _oversized(path: str) -> str:
