@@ -124,7 +124,7 @@ class StageSection:
     """One stage of supervised training."""
 
     name: str = "solutions"
-    source: str = "solutions"  # copy | solutions | folder
+    source: str = "solutions"  # copy | format | solutions | folder
     path: str = ""  # with source=folder: a datasets folder, JSON lines or Parquet with `messages`
     steps: int = 1000
     batch_tokens: int = 4096
@@ -236,7 +236,7 @@ def check(config: Config) -> None:
         known = ", ".join(config.environment)
         raise ConfigError(f"curriculum.weights names {unknown}: not among environment ({known})")
     for stage in config.sft.stages:
-        _choice(f"sft stage {stage.name}: source", stage.source, ("copy", "solutions", "folder"))
+        _choice(f"sft stage {stage.name}: source", stage.source, ("copy", "format", "solutions", "folder"))
         _choice(f"sft stage {stage.name}: train", stage.train, ("model", "indexer"))
         _choice(f"sft stage {stage.name}: schedule", stage.schedule, ("constant", "cosine"))
 

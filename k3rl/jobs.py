@@ -21,7 +21,7 @@ from k3rl.evaluation.results import read_results, write_results
 from k3rl.evaluation.statistics import TaskResult
 from k3rl.evaluation.tables import show
 from k3rl.learner.group import LearnerGroup, Stage
-from k3rl.model_folder import model_config, model_folder
+from k3rl.model_folder import model_config, model_folder, tokenizer_folder
 from k3rl.observability.metrics import read_metrics
 from k3rl.observability.progress import Bar
 from k3rl.orchestrator import Job
@@ -63,7 +63,7 @@ def rollout_pool(config: Config, model: Path | None) -> Iterator[RolloutPool]:
     pool = RolloutPool(
         config.rollout,
         config.environment,
-        tokenizer=str(model) if model else config.model.tokenizer,
+        tokenizer=str(model or tokenizer_folder(config.model.tokenizer)),
         model_config=model_config(model) if model else None,
         variants=config.sft.variants,
     )

@@ -22,6 +22,11 @@ def model_folder(path: str) -> Path:
     )
 
 
+def tokenizer_folder(name: str) -> Path:
+    """A tokenizer's folder: a path, or `nano` for the shipped one."""
+    return ASSETS / "nano_tokenizer" if name == "nano" else Path(name)
+
+
 def model_config(folder: Path) -> Any:
     """The ModelConfig of a model folder. Raises CheckpointError for an unreadable or foreign one."""
     from k3rl.model import ModelConfig

@@ -1,17 +1,18 @@
-"""The first thing a model from nothing learns: the chat format, and to copy and look up names.
+"""The first things a model from nothing learns: to copy names, then to do so inside the chat format.
 
-Copying is the bottleneck of small models (docs/log.md). Each example is a short chat in the real format: repeat a list,
-answer with a key's value, pass names on to a tool, read them back out of a tool's reply.
+Copying is the bottleneck of small models, and it is learned far sooner where most predicted tokens are copies
+(docs/log.md): first bare lists, `<|open|>kiwi oak<|sep|>kiwi oak<|close|>`. Then short chats in the real format: repeat a
+list, answer with a key's value, pass names on to a tool, read them back out of a tool's reply.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from k3rl.chat import XtmlRenderer
+from k3rl.chat import Marker, XtmlRenderer
 from k3rl.environments.pools import NUMBERS, WORDS
 from k3rl.learner.samples import demonstration
-from k3rl.supervised.rendering import render_chat
+from k3rl.supervised.rendering import render_chat, token_log
 from k3rl.types import Message, Sample, Tier, Tool, ToolCall
 
 NAMES: tuple[str, ...] = (*WORDS, *map(str, NUMBERS))
@@ -20,12 +21,25 @@ ECHO = Tool(
 )
 
 
+SEPARATORS = ("", "", " ", " ", "/", "\n", ", ")
+
+
 def copy_sample(renderer: XtmlRenderer, rng: Random, key: str, prompt_weight: float) -> Sample:
-    """One example; `key` names it in its batch."""
+    """A bare list and its copy; `key` names it in its batch."""
+    tokenizer = renderer.tokenizer
+    between = tokenizer.encode(rng.choice(SEPARATORS))
+    names = [token for name in _names(rng, 2, 12) for token in (*between, *tokenizer.encode(name))][len(between) :]
+    given = [tokenizer.id(Marker.OPEN), *names, tokenizer.id(Marker.SEP)]
+    log = token_log([(given, False), ([*names, tokenizer.id(Marker.CLOSE)], True)])
+    return demonstration(log, key=key, domain="copy", prompt_weight=prompt_weight)
+
+
+def format_sample(renderer: XtmlRenderer, rng: Random, key: str, prompt_weight: float) -> Sample:
+    """A short chat about names; `key` names it in its batch."""
     kind = rng.choice((repeat, repeat, look_up, call, relay))
     messages, tools = kind(rng)
     log = render_chat(renderer, messages, tools, Tier.LOW)
-    return demonstration(log, key=key, domain="copy", prompt_weight=prompt_weight)
+    return demonstration(log, key=key, domain="format", prompt_weight=prompt_weight)
 
 
 def repeat(rng: Random) -> tuple[list[Message], list[Tool]]:

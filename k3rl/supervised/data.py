@@ -12,19 +12,22 @@ from k3rl.chat import XtmlRenderer
 from k3rl.config import Config, StageSection
 from k3rl.errors import UserError
 from k3rl.supervised.conversations import folder_samples
-from k3rl.supervised.copying import copy_sample
+from k3rl.supervised.copying import copy_sample, format_sample
 from k3rl.supervised.demonstrations import load_demonstrations, to_samples
 from k3rl.types import Sample
 
 Batches: TypeAlias = Callable[[int], list[Sample]]
 """Step (from 0) to the samples of that optimizer step."""
 
+MAKERS = {"copy": copy_sample, "format": format_sample}
+"""Sources that make examples as they are needed."""
+
 
 def stage_batches(config: Config, stage: StageSection, renderer: XtmlRenderer, demonstrations: Path) -> Batches:
     """Batches of about `stage.batch_tokens` tokens from the stage's source."""
     seed = f"{config.seed}/{stage.name}"
-    if stage.source == "copy":
-        return copy_batches(renderer, stage, seed)
+    if stage.source in MAKERS:
+        return made_batches(renderer, stage, seed)
     if stage.source == "solutions":
         samples = to_samples(load_demonstrations(demonstrations), renderer, stage.prompt_weight)
     else:
@@ -38,15 +41,16 @@ def stage_batches(config: Config, stage: StageSection, renderer: XtmlRenderer, d
     return epoch_batches(kept, stage, seed)
 
 
-def copy_batches(renderer: XtmlRenderer, stage: StageSection, seed: str) -> Batches:
+def made_batches(renderer: XtmlRenderer, stage: StageSection, seed: str) -> Batches:
     """Fresh examples for every step."""
+    make = MAKERS[stage.source]
 
     def batch(step: int) -> list[Sample]:
         rng = Random(f"{seed}/{step}")
         samples: list[Sample] = []
         tokens = 0
         while tokens < stage.batch_tokens:
-            samples.append(copy_sample(renderer, rng, f"copy/{step}/{len(samples)}", stage.prompt_weight))
+            samples.append(make(renderer, rng, f"{stage.source}/{step}/{len(samples)}", stage.prompt_weight))
             tokens += len(samples[-1].tokens)
         return samples
 

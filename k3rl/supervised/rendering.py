@@ -23,6 +23,11 @@ def render_chat(renderer: XtmlRenderer, messages: Sequence[Message], tools: Sequ
             parts.append((renderer.observation(given), False))
             given = []
         parts.append((renderer.assistant(message), True))
+    return token_log(parts)
+
+
+def token_log(parts: Sequence[tuple[Sequence[int], bool]]) -> TokenLog:
+    """Token lists end to end, each given (False) or counted as sampled (True)."""
     tokens = np.array([token for part, _ in parts for token in part], dtype=np.int32)
     mask = np.array([sampled for part, sampled in parts for _ in part], dtype=bool)
     zeros = np.zeros(len(tokens), dtype=np.float32)

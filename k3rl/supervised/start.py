@@ -9,6 +9,7 @@ from pathlib import Path
 from k3rl.chat import load_tokenizer
 from k3rl.config import Config
 from k3rl.errors import ConfigError
+from k3rl.model_folder import tokenizer_folder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -21,8 +22,8 @@ def initial_model(config: Config, folder: Path) -> Path:
 
     from k3rl.model import Model, preset, save_model
 
-    tokenizer_folder = tokenizer_path(config.model.tokenizer)
-    tokenizer = load_tokenizer(tokenizer_folder)
+    source = tokenizer_folder(config.model.tokenizer)
+    tokenizer = load_tokenizer(source)
     try:
         shape = replace(preset(config.model.preset).with_vocabulary(tokenizer.vocab_size), **config.model.overrides)
     except TypeError as error:
@@ -31,16 +32,9 @@ def initial_model(config: Config, folder: Path) -> Path:
     fresh = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     save_model(Model(shape), fresh, packed=False)
-    copy_tokenizer(tokenizer_folder, fresh)
+    copy_tokenizer(source, fresh)
     fresh.rename(folder)
     return folder
-
-
-def tokenizer_path(name: str) -> Path:
-    """A tokenizer's folder: a path, or `nano` for the shipped one."""
-    from k3rl.chat import NANO_TOKENIZER
-
-    return NANO_TOKENIZER if name == "nano" else Path(name)
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
