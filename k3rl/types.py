@@ -82,7 +82,7 @@ class Limits:
 
     turns: int = 8
     seconds: float = 60.0
-    context: int = 1024
+    context: int = 8192
     turn_tokens: int = 128
 
 

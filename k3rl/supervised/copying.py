@@ -1,8 +1,8 @@
 """The first things a model from nothing learns: to copy names, then to do so inside the chat format.
 
 Copying is the bottleneck of small models, and it is learned far sooner where most predicted tokens are copies
-(docs/log.md): first bare lists, `<|open|>kiwi oak<|sep|>kiwi oak<|close|>`. Then short chats in the real format: repeat a
-list, answer with a key's value, pass names on to a tool, read them back out of a tool's reply.
+(docs/log.md): first bare lists, `<|open|>kiwi oak<|sep|>kiwi oak<|close|>`. Then short chats in the real format: repeat
+a list, answer with a key's value, pass names on to a tool, read them back out of a tool's reply.
 """
 
 from __future__ import annotations
