@@ -48,8 +48,10 @@ class Terminal:
     ) -> None:
         if min(sandboxes, graders) < 1 or bystanders < 1 or seconds <= 0:
             raise ConfigError("terminal: sandboxes, graders and bystanders must be at least 1, seconds above 0")
-        spec = SandboxSpec(env={"GIT_AUTHOR_DATE": FIXED_TIME, "GIT_COMMITTER_DATE": FIXED_TIME, "PAGER": "cat"})
-        self._sandboxes, self._graders = SandboxPool(spec, sandboxes), SandboxPool(spec, graders)
+        fixed = {"GIT_AUTHOR_DATE": FIXED_TIME, "GIT_COMMITTER_DATE": FIXED_TIME, "PAGER": "cat"}
+        self.sandbox_spec = SandboxSpec(env=fixed)
+        self._sandboxes = SandboxPool(self.sandbox_spec, sandboxes)
+        self._graders = SandboxPool(self.sandbox_spec, graders)
         self._seconds, self._observation_limit, self._bystanders = seconds, observation_limit, bystanders
 
     def task(self, split: Split, *, seed: int, level: int, index: int, family: str | None = None) -> Task:
@@ -98,6 +100,10 @@ class Terminal:
     def exploits(self, task: Task) -> Mapping[str, Callable[[], Solution]]:
         """Cheats that must earn nothing."""
         return scripts.exploits(task)
+
+    def secrets(self, task: Task) -> list[str]:
+        """Texts that no observation may hold: what scripts must print on hidden inputs."""
+        return [rerun["output"] for rerun in task.payload["reruns"]]
 
     async def close(self) -> None:
         """End the containers."""

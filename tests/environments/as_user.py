@@ -10,8 +10,8 @@ import os
 import sys
 
 from k3rl.environments.sandbox import SandboxPool, SandboxSpec
+from k3rl.environments.sandbox.probes import attempt_all
 from k3rl.environments.sandbox.runtime import prepare
-from tests.environments.escapes import attempt_all
 
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
@@ -23,7 +23,7 @@ async def main() -> None:
     assert ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) == 0
     pool = SandboxPool(spec, size=1)
     async with await pool.acquire() as box:
-        wrong = await attempt_all(box)
+        wrong = await attempt_all(box, spec)
     await pool.close()
     sys.stdout.write("\n".join(wrong) or "all closed")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from k3rl.environments.sandbox import SandboxPool, SandboxSpec
-from tests.environments.escapes import attempt_all
+from k3rl.environments.sandbox.probes import attempt_all
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 ROOT = Path(__file__).parents[2]
@@ -19,8 +19,9 @@ NOBODY = 65534
 
 
 async def test_no_way_out_as_this_user() -> None:
-    async with SandboxPool(SandboxSpec(), size=1) as pool, await pool.acquire() as box:
-        assert await attempt_all(box) == []
+    spec = SandboxSpec()
+    async with SandboxPool(spec, size=1) as pool, await pool.acquire() as box:
+        assert await attempt_all(box, spec) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
