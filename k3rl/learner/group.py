@@ -60,12 +60,13 @@ class LearnerRank:
         from k3rl.learner.samples import to_samples
 
         fetched: list[list[Scored]] = ray.get(list(groups))
+        # A group without spread, or a failure in rejection sampling, has no signal: its tokens would only cost time.
         samples = [
             sample
             for group, signals in zip(fetched, advantages, strict=True)
             for scored, advantage in zip(group, signals, strict=True)
+            if advantage != 0
             for sample in to_samples(scored, advantage)
-            if self._stage.objective != "rejection" or advantage > 0
         ]
         return self.train_samples(samples, step)
 
