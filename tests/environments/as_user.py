@@ -1,4 +1,4 @@
-"""Run as an ordinary user by test_sandbox_escape: all escapes, and the sandbox's use of the user's own cache folder.
+"""Run as an ordinary user by test_sandbox_escape: the whole check of a domain, from the user's own cache folder.
 
 The test lends this process the capability to read everything, as interpreter and code may lie under root's closed
 home; it is dropped for children before the first container starts.
@@ -9,23 +9,20 @@ import ctypes
 import os
 import sys
 
-from k3rl.environments.sandbox import SandboxPool, SandboxSpec
-from k3rl.environments.sandbox.probes import attempt_all
+from k3rl.environments.check import run_check
 from k3rl.environments.sandbox.runtime import prepare
+from k3rl.environments.terminal import Terminal
 
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 
 async def main() -> None:
-    spec = SandboxSpec()
-    runtime = prepare(spec)
+    domain = Terminal(sandboxes=4, graders=1)
+    runtime = prepare(domain.sandbox_spec)
     assert all(str(path).startswith(os.environ["HOME"]) for path, _ in runtime.binds), runtime.binds
     assert ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) == 0
-    pool = SandboxPool(spec, size=1)
-    async with await pool.acquire() as box:
-        wrong = await attempt_all(box, spec)
-    await pool.close()
-    sys.stdout.write("\n".join(wrong) or "all closed")
+    rows = await run_check(domain, seeds=30)
+    sys.stdout.write("\n".join(f"{row.name}: {row.value}" for row in rows if not row.ok) or f"{len(rows)} rows hold")
 
 
 asyncio.run(main())

@@ -25,7 +25,7 @@ async def test_no_way_out_as_this_user() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_no_way_out_as_an_ordinary_user() -> None:
+def test_a_domain_holds_as_an_ordinary_user() -> None:
     home = tempfile.mkdtemp(dir="/var/tmp")
     try:
         os.chown(home, NOBODY, NOBODY)
@@ -40,7 +40,7 @@ def test_no_way_out_as_an_ordinary_user() -> None:
             timeout=200,
             check=False,
         )
-        assert done.stdout == "all closed", done.stdout + done.stderr
+        assert done.stdout.endswith(" rows hold"), done.stdout + done.stderr
     finally:
         shutil.rmtree(home)
 
