@@ -27,7 +27,11 @@ class JobFailure(AgentFault):
 
 
 class SandboxPool:
-    """At most `size` containers, started when first needed; a further `acquire` waits for a `close`."""
+    """At most `size` containers, started when first needed; a further `acquire` waits for a `close`.
+
+    Containers die with the thread that started them: keep the event loop in a thread that lives as long as the pool.
+    Whoever holds one sandbox and needs a second should take it from another pool, else all may wait for each other.
+    """
 
     def __init__(self, spec: SandboxSpec, size: int) -> None:
         self.spec, self.size = spec, size

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,8 @@ SYSV = "python3 -c 'import ctypes; ctypes.CDLL(None).shmget(7, 4096, 0o1666)'"
 QUEUE = (
     "python3 -c 'import ctypes, os; print(ctypes.CDLL(None).mq_open(b\"/left\", os.O_CREAT | os.O_RDWR, 0o600, None))'"
 )
+ADD_KEY = 248 if platform.machine() == "x86_64" else 217
+KEY = f'python3 -c \'import ctypes; ctypes.CDLL(None).syscall({ADD_KEY}, b"user", b"left", b"data", 4, -4)\''
 OWNER = """
 import asyncio, sys
 from k3rl.environments.sandbox import SandboxPool, SandboxSpec
@@ -79,7 +82,9 @@ async def test_close_wipes_and_reuses(pool: SandboxPool) -> None:
 
 
 @pytest.mark.parametrize(
-    "act", [SYSV, "prlimit --pid 1 --nofile=99", "renice 5 -p 1", QUEUE], ids=["sysv", "limits", "nice", "queue"]
+    "act",
+    [SYSV, "prlimit --pid 1 --nofile=99", "renice 5 -p 1", QUEUE, KEY],
+    ids=["sysv", "limits", "nice", "queue", "key"],
 )
 async def test_what_cannot_be_wiped_costs_the_container(pool: SandboxPool, act: str) -> None:
     box = await pool.acquire()

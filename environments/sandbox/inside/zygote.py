@@ -42,7 +42,7 @@ class Zygote:
         )
         self._shell = Shell(control, self._reaper, self._watch, config)
         self._note = ""  # why background processes were stopped between two requests
-        self._own_limits = own_limits()
+        self._own_limits, self._keys = own_limits(), keys()
 
     def serve(self) -> None:
         """Run for ever."""
@@ -110,6 +110,8 @@ class Zygote:
             return left
         if own_limits() != self._own_limits:
             return "the limits of PID 1 were changed"
+        if keys() - self._keys:
+            return "keys in the kernel's key store"
         self._watch.restart()
         return ""
 
@@ -119,6 +121,14 @@ def own_limits() -> tuple[Any, ...]:
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     limits = tuple(resource.getrlimit(getattr(resource, name)) for name in names)
     return (*limits, os.getpriority(os.PRIO_PROCESS, 0), frozenset(os.sched_getaffinity(0)), os.sched_getscheduler(0))
+
+
+def keys() -> frozenset[str]:
+    """Serial numbers in the kernel's key store, which outlives processes and which any program may write to."""
+    if not os.path.exists("/proc/keys"):
+        return frozenset()
+    with open("/proc/keys") as file:
+        return frozenset(line.split()[0] for line in file)
 
 
 def leftovers() -> str:
