@@ -7,6 +7,7 @@ exactly one place in the view: both directions are gathers, and so are their gra
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -39,6 +40,12 @@ class Layout:
         self.positions = torch.arange(tokens, device=bounds.device) - bounds[:-1].repeat_interleave(self.lengths)
         self.sequence = torch.arange(self.sequences, device=bounds.device).repeat_interleave(self.lengths)
         self.dense = tokens == self.sequences * self.length
+
+    @cached_property
+    def causal(self) -> Tensor:
+        """Which positions each place may read, bool [B, L, L] (expanded)."""
+        square = torch.ones(self.length, self.length, dtype=torch.bool, device=self.valid.device).tril()
+        return square.expand(self.sequences, -1, -1)
 
     def pad(self, packed: Tensor) -> Tensor:
         """[N, ...] to [B, L, ...]; the gradient of padding is dropped."""

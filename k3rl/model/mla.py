@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from k3rl.kernels.sparse_attention import attend, attend_latent, select, selection_mask
+from k3rl.kernels.sparse_attention import attend, attend_blocks, attend_latent, select, selection_mask
 from k3rl.model.config import MlaConfig, ModelConfig
 from k3rl.model.functional import rms_norm
 from k3rl.model.indexer import Indexer
@@ -89,49 +89,49 @@ class Mla(nn.Module):
         h, mla = self.mla.num_heads, self.mla
         kv = linear(c, self.kv_b).unflatten(-1, (h, -1))
         keys = torch.cat((kv[..., : mla.nope_dim], r.unsqueeze(1).expand(-1, h, -1)), dim=-1)
-        result = Attended(outputs=x)
-        allowed = self._allowed(x, latent, layout, sparse, replay, remember, want, result)
         q, keys, values = (layout.pad(t).transpose(1, 2) for t in (q, keys, kv[..., mla.nope_dim :]))
-        outputs, probabilities = attend(q, keys, values, allowed, self.scale)
-        if result.index_scores is not None and self.indexer is not None and "indexer_loss" in want:
-            target = probabilities.detach().mean(dim=1)
-            result.indexer_loss = self.indexer.loss(result.index_scores, target, allowed, layout)
+        result = Attended(outputs=x)
+        allowed = None
+        if self.indexer is not None:
+            allowed = self._select(self.indexer, x, latent, layout, sparse=sparse, replay=replay, want=want, into=result)
+        if self.indexer is not None and "indexer_loss" in want:
+            causal = layout.causal if allowed is None else allowed
+            outputs, mass = attend(q, keys, values, causal, self.scale)
+            result.indexer_loss = self.indexer.loss(result.index_scores, mass.detach().mean(dim=1), causal, layout)
+        else:
+            outputs = attend_blocks(q, keys, values, allowed, self.scale)
         result.outputs = self._output(layout.unpad(outputs.transpose(1, 2)).flatten(1), g)
         if remember:
-            keys = None if self.indexer is None else layout.pad(self.indexer.keys(x)[0])
-            result.memory = MlaMemory(layout.pad(torch.cat((c, r), dim=-1)), keys)
+            index_keys = None if self.indexer is None else layout.pad(self.indexer.keys(x)[0])
+            result.memory = MlaMemory(layout.pad(torch.cat((c, r), dim=-1)), index_keys)
         return result
 
-    def _allowed(
+    def _select(
         self,
+        indexer: Indexer,
         x: Tensor,
         latent: Tensor,
         layout: Layout,
+        *,
         sparse: bool,
         replay: Tensor | None,
-        remember: bool,
         want: frozenset[str],
-        result: Attended,
-    ) -> Tensor:
-        """Which positions each place of the padded view reads, bool [B, L, L]; fills what the indexer found."""
-        causal = torch.ones(layout.length, layout.length, dtype=torch.bool, device=x.device).tril()
-        causal = causal.expand(layout.sequences, -1, -1)
-        if self.indexer is None:
-            return causal
-        top_k = self.indexer.top_k
-        choosing = sparse and layout.length > top_k and (replay is None or "choices" in want)
-        if choosing or "index_scores" in want or "indexer_loss" in want:
-            result.index_scores = self.indexer(x.detach(), latent.detach(), layout)
-        result.selected = x.new_full((x.shape[0], top_k), -1, dtype=torch.int64) if replay is None else replay
-        if choosing and result.index_scores is not None:
-            chosen = layout.unpad(select(result.index_scores.detach(), causal, top_k))
-            result.own_selected = chosen.masked_fill((layout.positions < top_k).unsqueeze(-1), -1)
-            if replay is None:
-                result.selected = result.own_selected
-        if not sparse or layout.length <= top_k:
-            return causal
-        rows = causal[0].index_select(0, layout.positions)
-        return layout.pad(selection_mask(result.selected, rows))
+        into: Attended,
+    ) -> Tensor | None:
+        """Which positions each place of the padded view reads, bool [B, L, L] (None: every causal one); what the
+        indexer found goes `into` the result. The indexer reads detached inputs: only its own loss trains it."""
+        sparse = sparse and layout.length > indexer.top_k
+        choosing = sparse and (replay is None or "choices" in want)
+        if choosing or want & {"index_scores", "indexer_loss"}:
+            into.index_scores = indexer(x.detach(), latent.detach(), layout)
+        own = x.new_full((x.shape[0], indexer.top_k), -1, dtype=torch.int64)
+        if choosing:
+            assert into.index_scores is not None
+            chosen = layout.unpad(select(into.index_scores.detach(), layout.causal, indexer.top_k))
+            own = chosen.masked_fill((layout.positions < indexer.top_k).unsqueeze(-1), -1)
+        into.selected = own if replay is None else replay
+        into.own_selected = own if "choices" in want else None
+        return selection_mask(layout.pad(into.selected), layout.causal) if sparse else None
 
     def _output(self, outputs: Tensor, g: Tensor) -> Tensor:
         return linear(outputs * g.sigmoid() if self.mla.output_gate else outputs, self.o_proj)
