@@ -6,6 +6,7 @@ Errors with a known cause end in one line and a non-zero status: 2 for what the 
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -34,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tell(error, 2)
     except K3rlError as error:
         return _tell(error, 1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return _tell(f"no room on the disk for {error.filename}; make some, the same command resumes", 1)
     except KeyboardInterrupt:
         return _tell("interrupted; the same command resumes from the last checkpoint", 130)
     return 0

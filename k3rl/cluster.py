@@ -25,7 +25,7 @@ def cluster(settings: RaySection) -> Iterator[None]:
     }
     try:
         ray.init(
-            address=settings.address or None,
+            address=settings.address or "local",  # without an address Ray would join any cluster it finds
             logging_level=logging.ERROR,
             log_to_driver=True,
             **({} if settings.address else local),

@@ -235,6 +235,9 @@ def check(config: Config) -> None:
         unknown = ", ".join(sorted(set(config.curriculum.weights) - set(config.environment)))
         known = ", ".join(config.environment)
         raise ConfigError(f"curriculum.weights names {unknown}: not among environment ({known})")
+    weights = {name: config.curriculum.weights.get(name, 1.0) for name in config.environment}
+    if weights and (min(weights.values()) < 0 or sum(weights.values()) == 0):
+        raise ConfigError(f"curriculum.weights={weights}: must be at least 0, and above 0 for one domain")
     for stage in config.sft.stages:
         _choice(f"sft stage {stage.name}: source", stage.source, ("copy", "format", "solutions", "folder"))
         _choice(f"sft stage {stage.name}: train", stage.train, ("model", "indexer"))

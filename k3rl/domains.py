@@ -14,7 +14,9 @@ from k3rl.errors import ConfigError
 
 
 def make_domains(environment: Mapping[str, Mapping[str, Any]]) -> dict[str, Domain]:
-    """One `Domain` for each entry of `config.environment`."""
+    """One `Domain` for each entry of `config.environment`, which must have one."""
+    if not environment:
+        raise ConfigError("environment is empty: choose domains, e.g. environment=[terminal,office]")
     return {name: make_domain(name, settings) for name, settings in environment.items()}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,14 +33,20 @@ def train(config: Config) -> dict[str, Any] | None:
     folder.store_config(config)
     base = model_folder(config.model.path)
     console = Console()
+    asked = {"steps": config.train.steps, "seconds": config.train.seconds}
+    if folder.read_json("done.json") == asked:
+        console.print(f"{folder.path} is finished; a larger train.steps continues it, another run_dir starts anew")
+        return folder.read_json("summary.json")
     with cluster(config.ray), rollout_pool(config, base) as pool:
         learner = LearnerGroup(config, base, rl_stage(config))
         job = Job(config, folder, pool, learner)
         job.run()
-        _export(learner, folder.path / "model")
+        learner.export(folder.path / "model")
         learner.close()
         seconds = dict(job.seconds)
-    return report(config, folder, seconds, console) if config.train.evaluate else None
+    result = report(config, folder, seconds, console) if config.train.evaluate else None
+    folder.store_json("done.json", asked)
+    return result
 
 
 def rl_stage(config: Config) -> Stage:
@@ -131,19 +135,11 @@ def evaluate_folder(config: Config, model: Path, output: Path) -> list[TaskResul
         learner = LearnerGroup(config, model, rl_stage(config))
         pool.publish(learner.publication(version=0))
         learner.close()
-        specs = evaluation_specs(config.evaluation, pool.levels())
+        specs = evaluation_specs(config.evaluation, pool.levels)
         with Bar(f"evaluation of {model.name}", len(specs)) as bar:
             results = evaluate(pool, specs, lambda group: bar.advance())
     write_results(output, results)
     return results
-
-
-def _export(learner: LearnerGroup, target: Path) -> None:
-    """Replace the model folder of the run."""
-    fresh = target.with_name(f".{target.name}-{int(time.time())}")
-    learner.export(fresh)
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.rename(target)
 
 
 def supervised(config: Config) -> None:

@@ -24,9 +24,12 @@ from k3rl.observability.progress import Bar
 from k3rl.observability.tracker import Tracker
 from k3rl.observability.trajectories import truncate_trajectories
 from k3rl.rollout.curriculum import Curriculum, CurriculumState, from_json, to_json
-from k3rl.rollout.pool import GroupResult, RolloutPool
+from k3rl.rollout.faults import tell_faults
+from k3rl.rollout.pool import GroupResult, Recording, RolloutPool
 from k3rl.run_folder import RunFolder
 from k3rl.types import Json
+
+SECONDS = "evaluation/seconds.json"  # by phase: evaluations lie outside the checkpoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +64,15 @@ class Job:
 
     def __init__(self, config: Config, folder: RunFolder, pool: RolloutPool, learner: LearnerGroup) -> None:
         self.config, self.folder, self.pool, self.learner = config, folder, pool, learner
-        self.curriculum = Curriculum(settings=config.curriculum, levels=pool.levels(), seed=config.seed)
+        self.curriculum = Curriculum(settings=config.curriculum, levels=pool.levels, seed=config.seed)
+        self.rules = AdvantageConfig(
+            divide_by_std=config.algorithm.divide_by_std,
+            domain_scaling=config.algorithm.domain_scaling,
+            decay=config.algorithm.domain_scaling_decay,
+            floor=config.algorithm.domain_scaling_floor,
+        )
         self.seconds: dict[str, float] = defaultdict(float)
+        self._saved = -1  # step of the newest whole checkpoint
         self.state = self._resume()
         self.metrics = MetricsLog(folder.metrics)
         self.metrics.truncate(self.state.step)
@@ -74,13 +84,16 @@ class Job:
             name=config.name,
             config=asdict(config),
         )
-        self._recording: Any = None  # trajectories being written
+        self._recording: Recording | None = None  # trajectories being written
 
     def run(self) -> None:
         """From wherever the run stands to its end."""
         self.publish()
-        if self.config.train.evaluate:
+        if self.config.train.evaluate and self.state.step == 0:
             self.evaluate("before")
+        if not self.finished():  # what an earlier end of this run left is about to be out of date
+            for name in ("evaluation/after.jsonl", "done.json"):
+                (self.folder.path / name).unlink(missing_ok=True)
         with Bar("training", self.config.train.steps) as bar:
             bar.advance(self.state.step)
             while not self.finished():
@@ -109,10 +122,11 @@ class Job:
         )
         with self.timed("rollout"):
             groups = self.pool.run(specs)
+        episodes = [episode for group in groups for episode in group.episodes]
+        tell_faults(episodes, f"step {step}")
         advantages, scale = self.advantages(groups)
         with self.timed("learn"):
             learned = self.learner.train([g.trajectories for g in groups], advantages, step=step - 1)
-        episodes = [episode for group in groups for episode in group.episodes]
         self.state = replace(
             self.state, step=step, curriculum=self.curriculum.update(curriculum, episodes), scale=scale
         )
@@ -128,15 +142,8 @@ class Job:
         """One advantage per episode; for rejection sampling 1 on a success and 0 elsewhere."""
         if self.config.algorithm.objective == "rejection":
             return [[float(e.success) for e in group.episodes] for group in groups], self.state.scale
-        algorithm = self.config.algorithm
-        rules = AdvantageConfig(
-            divide_by_std=algorithm.divide_by_std,
-            domain_scaling=algorithm.domain_scaling,
-            decay=algorithm.domain_scaling_decay,
-            floor=algorithm.domain_scaling_floor,
-        )
         scored = [Group(domain=g.spec.domain, rewards=tuple(e.reward for e in g.episodes)) for g in groups]
-        advantages, scale = joint_advantages(scored, self.state.scale, rules)
+        advantages, scale = joint_advantages(scored, self.state.scale, self.rules)
         return [list(map(float, a)) for a in advantages], scale
 
     def record(self, groups: Sequence[GroupResult], advantages: Sequence[Sequence[float]]) -> None:
@@ -152,7 +159,7 @@ class Job:
         """Until the trajectories of every step so far are on disk."""
         if self._recording is not None:
             recording, self._recording = self._recording, None
-            self.pool.wait(recording, "write trajectories")
+            recording.wait()
 
     def publish(self) -> None:
         """Hand the learner's weights to the policy workers, as version = steps trained."""
@@ -161,13 +168,14 @@ class Job:
 
     def checkpoint(self) -> None:
         """A consistent cut of learner and driver; does nothing where this step has one."""
-        if self.folder.has_checkpoint(self.state.step):
+        if self.state.step == self._saved:
             return
         with self.timed("checkpoint"):
             self.wait_for_records()
             state = replace(self.state, seconds=dict(self.seconds))
             keep = self.config.train.keep_checkpoints
             self.folder.save_checkpoint(self.state.step, state.to_json(), self.learner.save, keep)
+        self._saved = self.state.step
 
     def evaluate(self, name: str) -> None:
         """Results by task to evaluation/<name>.jsonl, unless they are there already."""
@@ -175,20 +183,23 @@ class Job:
         if path.exists():
             read_results(path)
             return
-        specs = evaluation_specs(self.config.evaluation, self.pool.levels())
+        specs = evaluation_specs(self.config.evaluation, self.pool.levels)
         with self.timed(f"evaluate_{name}"), Bar(f"evaluation {name}", len(specs)) as bar:
             results = evaluate(self.pool, specs, lambda group: bar.advance())
         write_results(path, results)
-        self.folder.store_json("evaluation/seconds.json", dict(self.seconds))
+        self.folder.store_json(SECONDS, dict(self.seconds))
 
     def _resume(self) -> JobState:
-        found = self.folder.newest_checkpoint(verify)
+        evaluated = self.folder.read_json(SECONDS) or {}
+        self.seconds.update({phase: spent for phase, spent in evaluated.items() if phase.startswith("evaluate_")})
+        found = self.folder.newest_checkpoint(lambda learner, state: verify(learner))
         if found is None:
             return JobState(step=0, curriculum=self.curriculum.start(), scale=DomainScale())
         learner_folder, plain = found
         self.learner.load(learner_folder)
         state = JobState.from_json(plain)
         self.seconds.update(state.seconds)
+        self._saved = state.step
         return state
 
     @contextmanager

@@ -3,10 +3,11 @@
     runs/NAME/config.yaml                 resolved configuration
              metrics.jsonl                one line per optimizer step
              trajectories/step-000012.parquet
-             evaluation/before.json       results by task
+             evaluation/before.jsonl      results by task
              checkpoints/step-000010/     learner/ (weights, optimizer) and state.json (the driver's side)
              model/                       the trained model, hub layout
              summary.json, success.png
+             done.json                    what the run was asked for, once all of it is done
 
 A checkpoint is written under a temporary name, flushed and renamed; the newest complete one wins, a damaged one is
 told and passed over.
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from k3rl.config import Config
-from k3rl.errors import CheckpointError, ConfigError, UserError
+from k3rl.errors import CheckpointError, ConfigError, InfrastructureError, UserError
 from k3rl.types import Json
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"run_dir={self.path}: another process is running it; wait, or choose another") from error
         for left in (self.path / "checkpoints").glob(".tmp-*"):
-            shutil.rmtree(left)
+            shutil.rmtree(left, ignore_errors=True)  # a learner of the killed run may be writing its last bytes there
 
     @property
     def metrics(self) -> Path:
@@ -77,12 +78,12 @@ class RunFolder:
                 )
         write_atomically(file, OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
 
-    def has_checkpoint(self, step: int) -> bool:
-        """Whether a checkpoint of `step` stands there."""
-        return (self.path / "checkpoints" / f"step-{step:06d}").exists()
-
     def save_checkpoint(self, step: int, state: Json, save_learner: Callable[[Path], None], keep: int) -> None:
-        """A consistent cut: `save_learner(folder)` writes the learner's part, `state` is the driver's."""
+        """A consistent cut: `save_learner(folder)` writes the learner's part, `state` is the driver's. `keep`: how many
+        stay, this one included.
+
+        Raises InfrastructureError if it cannot be written (a full disk); the ones before it stay as they are.
+        """
         folder = self.path / "checkpoints"
         temporary = folder / f".tmp-step-{step:06d}"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -93,29 +94,29 @@ class RunFolder:
             digest = hashlib.sha256(text.encode()).hexdigest()
             write_atomically(temporary / "state.json", json.dumps({"sha256": digest, "state": text}).encode())
             final = folder / f"step-{step:06d}"
-            shutil.rmtree(
-                final, ignore_errors=True
-            )  # only a damaged one can stand here: complete ones are resumed from
+            if final.exists():  # a damaged one, passed over when the run went on from an earlier one
+                shutil.rmtree(final)
             temporary.rename(final)
             _sync_folder(folder)
-        except OSError as error:
+        except (OSError, InfrastructureError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise UserError(
+            raise InfrastructureError(
                 f"checkpoint of step {step} in {folder} could not be written: {error}; earlier ones are whole. "
                 "Make room and run the same command again."
             ) from error
-        for old in sorted(folder.glob("step-*"))[:-keep]:
+        whole = [old for old in sorted(folder.glob("step-*")) if old.name <= final.name]  # later ones are damaged
+        for old in whole[:-keep]:
             shutil.rmtree(old)
 
-    def newest_checkpoint(self, learner_complete: Callable[[Path], None]) -> tuple[Path, Json] | None:
+    def newest_checkpoint(self, check_learner: Callable[[Path, Json], None]) -> tuple[Path, Json] | None:
         """The newest complete checkpoint: its learner folder and the driver's state. Damaged ones are told.
 
-        `learner_complete(folder)` raises CheckpointError on a damaged learner part.
+        `check_learner(folder, state)` raises CheckpointError on a damaged learner part.
         """
         for folder in sorted((self.path / "checkpoints").glob("step-*"), reverse=True):
             try:
                 state = _read_state(folder / "state.json")
-                learner_complete(folder / "learner")
+                check_learner(folder / "learner", state)
             except CheckpointError as error:
                 log.warning("passing over %s: %s", folder.name, error)
                 continue
@@ -133,13 +134,20 @@ class RunFolder:
 
 
 def write_atomically(file: Path, data: bytes) -> None:
-    """Write under a temporary name, flush to disk, rename: the file is whole or absent."""
+    """Write under a temporary name, flush to disk, rename: the file is whole, or what it was before.
+
+    Raises InfrastructureError if it cannot be written (a full disk).
+    """
     temporary = file.with_name(f".{file.name}.tmp")
-    with temporary.open("wb") as handle:
-        handle.write(data)
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.rename(file)
+    try:
+        with temporary.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.rename(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InfrastructureError(f"{file} could not be written: {error.strerror}; make room and try again") from error
 
 
 def _read_state(file: Path) -> Json:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from k3rl.config import EvaluationSection
 from k3rl.evaluation.statistics import TaskResult
+from k3rl.rollout.faults import tell_faults
 from k3rl.rollout.group import EpisodeSummary, GroupSpec
 from k3rl.rollout.pool import GroupResult, RolloutPool
 from k3rl.types import Split
@@ -41,9 +42,9 @@ def evaluation_specs(settings: EvaluationSection, levels: Mapping[str, int]) -> 
 
 
 def level_counts(shares: Mapping[int, float], tasks: int, top: int) -> dict[int, int]:
-    """Whole numbers of tasks by level that sum to `tasks`; no shares: all levels alike; those above `top` go to `top`."""
+    """Whole numbers of tasks by level that sum to `tasks`. No shares: all levels alike; those above `top` go to it."""
     folded: dict[int, float] = {}
-    for level, share in (shares or {level: 1 / top for level in range(1, top + 1)}).items():
+    for level, share in (shares or dict.fromkeys(range(1, top + 1), 1 / top)).items():
         folded[min(level, top)] = folded.get(min(level, top), 0.0) + share
     counts = {level: int(share * tasks) for level, share in folded.items()}
     by_rest = sorted(folded, key=lambda level: (counts[level] - folded[level] * tasks, level))
@@ -57,6 +58,7 @@ def evaluate(
 ) -> list[TaskResult]:
     """Play `specs` (from `evaluation_specs`) with the weights the pool now serves; one result per task."""
     groups = pool.run(specs, on_group)
+    tell_faults((episode for group in groups for episode in group.episodes), "evaluation")
     sampled = [group for group in groups if group.spec.temperature > 0]
     greedy = [group for group in groups if group.spec.temperature == 0]
     return [task_result(s.episodes, g.episodes[0]) for s, g in zip(sampled, greedy, strict=True)]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 
 from k3rl.errors import UserError
 from k3rl.evaluation.statistics import TaskResult
+from k3rl.run_folder import write_atomically
 
 
 def write_results(path: Path, results: Iterable[TaskResult]) -> None:
-    """One object per task and line, with TaskResult's fields; under a temporary name until the file is whole."""
+    """One object per task and line, with TaskResult's fields; the file is whole or absent.
+
+    Raises InfrastructureError if it cannot be written (a full disk).
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(result), allow_nan=False) + "\n" for result in results)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    lines = (json.dumps(asdict(result), allow_nan=False) + "\n" for result in results)
+    write_atomically(path, "".join(lines).encode())
 
 
 def read_results(path: Path) -> list[TaskResult]:

@@ -5,6 +5,7 @@ Ranks fetch trajectories from the object store themselves; the driver sends refe
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,7 +109,7 @@ class LearnerGroup:
         env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **KEEP_MEMORY}
         actor = ray.remote(LearnerRank).options(num_cpus=0, runtime_env={"env_vars": env})
         self._ranks = [actor.remote(config, str(model_folder), stage, rank) for rank in range(config.learner.ranks)]
-        self._all("start", ray.get(self._ranks[0].address.remote()))
+        self._all("start", self._wait([self._ranks[0].address.remote()], "start")[0])
 
     def train(self, groups: Sequence[Any], advantages: Sequence[Sequence[float]], *, step: int) -> dict[str, float]:
         """Optimizer step number `step` (from 0) on trajectories; metrics of the whole step."""
@@ -133,8 +134,13 @@ class LearnerGroup:
         self._all("load", str(folder))
 
     def export(self, folder: Path, *, packed: bool = True) -> None:
-        """Write a model folder."""
-        self._all("export", str(folder), packed)
+        """Write a model folder; one that stands there is replaced, and whole until the new one is."""
+        fresh = folder.with_name(f".{folder.name}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.parent.mkdir(parents=True, exist_ok=True)
+        self._all("export", str(fresh), packed)
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
 
     def close(self) -> None:
         """End the ranks."""

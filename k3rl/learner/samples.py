@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from k3rl.types import Sample, Scored, TokenLog
@@ -56,7 +54,3 @@ def _sample(log: TokenLog, *, key: str, domain: str, advantage: float) -> Sample
         routes=log.routes,
     )
 
-
-def count_tokens(samples: Sequence[Sample]) -> int:
-    """Tokens of context in `samples`."""
-    return sum(len(sample.tokens) for sample in samples)

@@ -6,8 +6,10 @@ on, so a resumed run draws the same tasks again and never one twice.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from random import Random
 
 from k3rl.config import CurriculumSection
@@ -102,15 +104,15 @@ class Curriculum:
         return min(self.levels[name], self.settings.max_level)
 
     def _domains(self, rng: Random, groups: int) -> list[str]:
-        """Shares by weight, as even as whole groups allow; what is left over is drawn."""
+        """Shares by weight: each domain's number of groups is its share rounded up or down, and its share on average.
+
+        Domains lie on a line, each as long as its share; whole groups stand on it one apart, from a drawn start.
+        """
         names = sorted(self.levels)
-        weights = [self.settings.weights.get(name, 1.0) for name in names]
-        shares = [groups * w / sum(weights) for w in weights]
-        chosen = [name for name, share in zip(names, shares, strict=True) for _ in range(int(share))]
-        rest = [share - int(share) for share in shares]
-        if len(chosen) < groups:
-            chosen += rng.choices(names, weights=[r + 1e-9 for r in rest], k=groups - len(chosen))
-        return chosen
+        ends = list(accumulate(self.settings.weights.get(name, 1.0) for name in names))
+        start = rng.random()
+        places = (min((number + start) / groups, 1.0) * ends[-1] for number in range(groups))
+        return [names[bisect_right(ends, place, hi=len(names) - 1)] for place in places]
 
     def _level(self, rng: Random, name: str, current: int) -> int:
         if self.settings.spread == "uniform":

@@ -7,6 +7,7 @@ see messages, policies see tokens; what a policy sampled is never rendered again
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,24 +77,25 @@ async def run_episode(
     """Play `task` to its end and score it.
 
     Infrastructure faults are retried from the start with the same seed, then reported as a trajectory that is not
-    trained on; so is an exception in the domain's own code, which is not retried. PolicyLostError passes through.
+    trained on; so is an exception in the domain's own code (its `close` too), which is not retried. PolicyLostError
+    passes through.
     """
     started = time.monotonic()
-    for attempt in range(1 + limits.retries):
+    attempts = 0
+    while True:
+        attempts += 1
         episode = _Episode(domain, task, policy, renderer, limits)
         try:
-            stop, score = await episode.play(seed)
+            async with contextlib.aclosing(episode):
+                stop, score = await episode.play(seed)
             return episode.scored(sample, stop, score, started)
         except PolicyLostError:
             raise
         except InfrastructureError as error:
-            if attempt == limits.retries:
+            if attempts > limits.retries:
                 return episode.scored(sample, StopReason.INFRASTRUCTURE, None, started, error)
         except Exception as error:  # the domain's code is anybody's: its faults are told in the trajectory
             return episode.scored(sample, StopReason.ENVIRONMENT, None, started, error)
-        finally:
-            await episode.close()
-    raise AssertionError("unreachable")
 
 
 class _Episode:
@@ -198,7 +200,7 @@ class _Episode:
         )
         return Scored(trajectory=trajectory, score=score)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         try:
             if self.session is not None:
                 await self.session.abort()

@@ -6,6 +6,7 @@ It serves nothing before a published version has been applied and verified.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 import torch
 
@@ -18,6 +19,14 @@ from k3rl.sync import Publication
 from k3rl.types import TokenLog
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Live:
+    """An open session and the episode worker that it belongs to."""
+
+    owner: str
+    session: AsyncSession
+
+
 class PolicyWorker:
     """Made a Ray actor by the pool. Weights come by `publish`, never from disk."""
 
@@ -27,7 +36,8 @@ class PolicyWorker:
         rules = TurnRules(stop=renderer.stop_token, close_thinking=tuple(renderer.close_thinking))
         engine = Engine(Model(model_config), slots=rollout.slots, max_context=rollout.max_context, rules=rules)
         self._engine = AsyncEngine(engine, wait_seconds=rollout.deadline_seconds)
-        self._sessions: dict[int, AsyncSession] = {}
+        self._max_context = rollout.max_context
+        self._live: dict[int, _Live] = {}
         self._ids = itertools.count()
         self._version: int | None = None
 
@@ -37,29 +47,42 @@ class PolicyWorker:
         self._version = publication.version
         return publication.version
 
-    async def open(self, prompt: list[int], *, name: str, seed: int, temperature: float) -> int:
+    async def open(
+        self, prompt: list[int], *, name: str, owner: str, seed: int, temperature: float, context: int
+    ) -> int:
         """A new session on a prompt, `name` for errors; prompts shared by a group are computed once."""
         if self._version is None:
             raise InfrastructureError("the policy worker holds no published weights yet")
-        identity = next(self._ids)
-        self._sessions[identity] = await self._engine.open(
-            prompt, seed=seed, sampling=Sampling(temperature=temperature), group_key=name
+        session = await self._engine.open(
+            prompt,
+            seed=seed,
+            sampling=Sampling(temperature=temperature),
+            group_key=name,
+            context=min(context, self._max_context),
         )
+        identity = next(self._ids)
+        self._live[identity] = _Live(owner=owner, session=session)
         return identity
 
     async def turn(
         self, session: int, given: list[int], *, max_tokens: int, thinking_budget: int | None
     ) -> tuple[list[int], str]:
         """See `episode.Session.turn`."""
-        turn = await self._sessions[session].turn(given, max_tokens=max_tokens, thinking_budget=thinking_budget)
+        live = self._live[session].session
+        turn = await live.turn(given, max_tokens=max_tokens, thinking_budget=thinking_budget)
         return list(turn.tokens), turn.stop
 
     async def close(self, session: int) -> TokenLog:
         """The finished token list with log-probabilities, versions and routes."""
-        return await self._sessions.pop(session).close()
+        return await self._live.pop(session).session.close()
 
     async def abort(self, session: int) -> None:
         """Forget a session whose episode failed."""
-        live = self._sessions.pop(session, None)
+        live = self._live.pop(session, None)
         if live is not None:
-            live.abort()
+            live.session.abort()
+
+    async def drop(self, owner: str) -> None:
+        """Forget every session of an episode worker that died."""
+        for identity in [i for i, live in self._live.items() if live.owner == owner]:
+            await self.abort(identity)

@@ -5,15 +5,16 @@ Nothing is lost when an actor dies: its groups are deterministic given (version,
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from k3rl.config import RolloutSection
 from k3rl.errors import DeadlineError, InfrastructureError, PolicyLostError
@@ -24,8 +25,9 @@ from k3rl.types import Tier
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 120.0
-LOST_LIMIT = 5  # actor deaths in one call before the job gives up
+WAIT_SECONDS = 300.0  # for a worker to start, to answer, to apply weights, to write
+CLOSE_SECONDS = 30.0
+DEATHS_LIMIT = 10  # of actors in one job before it gives up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +39,16 @@ class GroupResult:
     trajectories: Any
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _EpisodeActor:
+    """An `EpisodeWorker`, and the name by which policy workers know its sessions."""
+
+    identity: str
+    actor: Any
+
+
 class RolloutPool:
-    """Episode workers, and policy workers when `model_config` is given."""
+    """Episode workers, and policy workers when `model_config` is given. `levels`: how many, by domain."""
 
     def __init__(
         self,
@@ -52,12 +62,16 @@ class RolloutPool:
         self._rollout, self._environment, self._tokenizer = rollout, environment, tokenizer
         self._model_config, self._variants = model_config, variants
         self._publication: Any = None
-        self.episode_workers = [self._episode_worker() for _ in range(rollout.episode_workers)]
+        self._deaths = 0
+        self._started = itertools.count()
         self.policy_workers: list[Any] = []
         if model_config is not None:
             self.policy_workers = [self._policy_worker() for _ in range(rollout.policy_workers)]
+        self.episode_workers = [self._episode_worker() for _ in range(rollout.episode_workers)]
+        self.levels: dict[str, int]
+        self.levels, *_ = self.wait([worker.actor.start.remote() for worker in self.episode_workers], "start")
 
-    def _episode_worker(self) -> Any:
+    def _episode_worker(self) -> _EpisodeActor:
         limits = EpisodeLimits(
             context=self._rollout.max_context,
             thinking={Tier(name): tokens for name, tokens in self._rollout.thinking.items()},
@@ -65,7 +79,9 @@ class RolloutPool:
             turn_deadline=self._rollout.deadline_seconds,
         )
         actor = ray.remote(EpisodeWorker).options(num_cpus=0, max_concurrency=1000)
-        return actor.remote(self._environment, self._tokenizer, limits, self._variants)
+        identity = f"episodes-{next(self._started)}"
+        started = actor.remote(identity, self._environment, self._tokenizer, limits, self._variants)
+        return _EpisodeActor(identity=identity, actor=started)
 
     def _policy_worker(self) -> Any:
         from k3rl.rollout.policy_worker import PolicyWorker  # its import loads torch; runs without a model need none
@@ -81,7 +97,12 @@ class RolloutPool:
     def publish(self, publication: Any) -> None:
         """Send a version (a reference to a Publication) to every policy worker and wait until each has verified it."""
         self._publication = publication
-        self.wait([w.publish.remote(publication) for w in self.policy_workers], "apply the weights")
+        while True:
+            try:
+                self.wait([worker.publish.remote(publication) for worker in self.policy_workers], "apply the weights")
+                return
+            except RayActorError:
+                self.replace_dead()
 
     def run(
         self, specs: Sequence[GroupSpec], on_group: Callable[[GroupResult], None] | None = None
@@ -91,50 +112,86 @@ class RolloutPool:
 
     def submit(self, spec: GroupSpec, place: int) -> tuple[Any, Any]:
         """Start one group on the worker of its place; references to its summaries and its trajectories."""
-        worker = self.episode_workers[place % len(self.episode_workers)]
+        worker = self.episode_workers[place % len(self.episode_workers)].actor
         policy = self.policy_workers[place % len(self.policy_workers)] if self.policy_workers else None
         summaries, trajectories = worker.run_group.options(num_returns=2).remote(spec, policy)
         return summaries, trajectories
 
-    def replace_dead(self) -> int:
-        """Restart the actors that do not answer; new policy workers get the last publication. How many died."""
-        dead = 0
-        for workers, make in ((self.episode_workers, self._episode_worker), (self.policy_workers, self._policy_worker)):
-            for place, worker in enumerate(workers):
-                if not _alive(worker):
-                    workers[place] = make()
-                    dead += 1
-        if dead and self._publication is not None:
-            self.publish(self._publication)
-        return dead
+    def replace_dead(self) -> None:
+        """Restart the actors that do not answer; returns once all of them serve, policies the last publication.
 
-    def record(self, results: Sequence[GroupResult], advantages: Sequence[Sequence[float]], **where: Any) -> Any:
-        """Write the trajectories of one step to Parquet; a reference to wait for."""
-        references = [result.trajectories for result in results]
-        return self.episode_workers[0].record.remote(groups=references, advantages=advantages, **where)
+        Raises InfrastructureError when they die again and again.
+        """
+        while True:
+            dead = [place for place, worker in enumerate(self.policy_workers) if not _alive(worker)]
+            lost = [place for place, worker in enumerate(self.episode_workers) if not _alive(worker.actor)]
+            if not dead and not lost:
+                return
+            self._deaths += len(dead) + len(lost)
+            if self._deaths > DEATHS_LIMIT:
+                raise InfrastructureError(
+                    f"rollout workers died {self._deaths} times (out of memory?): lower rollout.concurrent_episodes "
+                    "or rollout.slots; the same command resumes from the last checkpoint"
+                )
+            log.warning("%d policy and %d episode workers died: starting new ones", len(dead), len(lost))
+            for place in dead:
+                ray.kill(self.policy_workers[place])  # it may hang rather than be gone
+                self.policy_workers[place] = self._policy_worker()
+            orphans = [self.episode_workers[place].identity for place in lost]
+            for place in lost:
+                ray.kill(self.episode_workers[place].actor)
+                self.episode_workers[place] = self._episode_worker()
+            waiting = [self.episode_workers[place].actor.start.remote() for place in lost]
+            waiting += [worker.drop.remote(owner) for worker in self.policy_workers for owner in orphans]
+            if self._publication is not None:
+                waiting += [self.policy_workers[place].publish.remote(self._publication) for place in dead]
+            with contextlib.suppress(RayActorError):  # the next round of the loop sees who died meanwhile
+                self.wait(waiting, "start again")
+
+    def record(self, results: Sequence[GroupResult], advantages: Sequence[Sequence[float]], **where: Any) -> Recording:
+        """Write the trajectories of one step to Parquet (`path`, `step`, `run`), beside whatever comes next."""
+        groups = [result.trajectories for result in results]
+        return Recording(self, {"groups": groups, "advantages": advantages, **where})
 
     def wait(self, reference: Any, what: str) -> Any:
         """The value of a reference, with the time limit of the pool and errors of ours as themselves."""
         try:
-            return ray.get(reference, timeout=START_SECONDS)
-        except ray.exceptions.GetTimeoutError as error:
-            raise DeadlineError(f"waited {START_SECONDS:g} s for a rollout worker to {what}") from error
+            return ray.get(reference, timeout=WAIT_SECONDS)
+        except GetTimeoutError as error:
+            raise DeadlineError(f"waited {WAIT_SECONDS:g} s for a rollout worker to {what}") from error
         except RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else error from error
-
-    def levels(self) -> dict[str, int]:
-        """The number of levels by domain."""
-        return dict(self.wait(self.episode_workers[0].levels.remote(), "start"))
 
     def close(self) -> None:
         """Release sandboxes and end the actors."""
         for worker in self.episode_workers:
             try:
-                ray.get(worker.close.remote(), timeout=30)
-            except (RayActorError, ray.exceptions.GetTimeoutError) as error:
+                ray.get(worker.actor.close.remote(), timeout=CLOSE_SECONDS)
+            except (RayActorError, RayTaskError, GetTimeoutError) as error:
                 log.warning("an episode worker did not close (%s); its sandboxes end with it", type(error).__name__)
-        for worker in (*self.episode_workers, *self.policy_workers):
-            ray.kill(worker)
+        for actor in (*(worker.actor for worker in self.episode_workers), *self.policy_workers):
+            ray.kill(actor)
+
+
+class Recording:
+    """Trajectories on their way to disk; started again if the worker that writes them dies."""
+
+    def __init__(self, pool: RolloutPool, arguments: Mapping[str, Any]) -> None:
+        self._pool, self._arguments = pool, arguments
+        self._reference = self._start()
+
+    def _start(self) -> Any:
+        return self._pool.episode_workers[0].actor.record.remote(**self._arguments)
+
+    def wait(self) -> None:
+        """Until the file is whole. Raises InfrastructureError if it cannot be written."""
+        while True:
+            try:
+                self._pool.wait(self._reference, "write trajectories")
+                return
+            except RayActorError:
+                self._pool.replace_dead()
+                self._reference = self._start()
 
 
 class _Run:
@@ -147,13 +204,11 @@ class _Run:
         self.waiting = deque(range(len(specs)))
         self.flying: dict[Any, tuple[int, Any]] = {}
         self.done: dict[int, GroupResult] = {}
-        self.lost = 0
 
     def finish(self) -> list[GroupResult]:
         rollout = self.pool._rollout
         room = rollout.concurrent_episodes * len(self.pool.episode_workers)
         deadline = rollout.deadline_seconds
-        last = time.monotonic()
         episodes = 0
         while self.waiting or self.flying:
             while self.waiting and (not self.flying or episodes + self.specs[self.waiting[0]].samples <= room):
@@ -162,10 +217,9 @@ class _Run:
                 self.flying[summaries] = (place, trajectories)
                 episodes += self.specs[place].samples
             ready, _ = ray.wait(list(self.flying), num_returns=1, timeout=deadline)
-            if not ready and time.monotonic() - last > deadline:
+            if not ready:
                 names = ", ".join(sorted({self.specs[p].domain for p, _ in self.flying.values()}))
                 raise DeadlineError(f"no group of {names} finished within {deadline:g} s (rollout.deadline_seconds)")
-            last = time.monotonic()
             for reference in ready:
                 place, trajectories = self.flying.pop(reference)
                 episodes -= self.specs[place].samples
@@ -179,9 +233,6 @@ class _Run:
             cause = error.cause if isinstance(error, RayTaskError) else error
             if not isinstance(cause, RayActorError | PolicyLostError):
                 raise cause if isinstance(cause, Exception) else error from error
-            self.lost += 1
-            if self.lost > LOST_LIMIT * len(self.specs):
-                raise InfrastructureError(f"rollout workers keep dying; the last one: {error}") from error
             self.pool.replace_dead()
             self.waiting.append(place)
             return
@@ -193,7 +244,7 @@ class _Run:
 
 def _alive(worker: Any) -> bool:
     try:
-        ray.get(worker.__ray_ready__.remote(), timeout=START_SECONDS)
-    except (RayActorError, ray.exceptions.GetTimeoutError):
+        ray.get(worker.__ray_ready__.remote(), timeout=WAIT_SECONDS)
+    except (RayActorError, GetTimeoutError):
         return False
     return True

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from k3rl.environment import StepResult
-from k3rl.errors import PolicyLostError
+from k3rl.errors import InfrastructureError, K3rlError, PolicyLostError
 from k3rl.types import Task, TokenLog
 
 
@@ -23,14 +23,23 @@ class RemoteTurn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemotePolicy:
-    """`worker`: the actor handle of a `PolicyWorker`; `temperature` of sampling, 0 for greedy."""
+    """`worker`: the actor handle of a `PolicyWorker`; `owner`: the episode worker that plays, so that its sessions can
+    be dropped if it dies; `temperature` of sampling, 0 for greedy."""
 
     worker: Any
+    owner: str
     temperature: float
 
     async def open(self, task: Task, prompt: Sequence[int], *, seed: int) -> RemoteSession:
         session = await _call(
-            self.worker.open.remote(list(prompt), name=task.id, seed=seed, temperature=self.temperature)
+            self.worker.open.remote(
+                list(prompt),
+                name=task.id,
+                owner=self.owner,
+                seed=seed,
+                temperature=self.temperature,
+                context=task.limits.context,
+            )
         )
         return RemoteSession(self.worker, session)
 
@@ -65,3 +74,8 @@ async def _call(reference: Any) -> Any:
         return await reference
     except RayActorError as error:
         raise PolicyLostError(f"the policy worker is gone: {error}") from error
+    except RayTaskError as error:
+        if isinstance(error.cause, K3rlError):
+            raise error.cause from error
+        # Whatever else failed there is no fault of the domain, which a plain exception would be taken for.
+        raise InfrastructureError(f"the policy worker failed: {type(error.cause).__name__}: {error.cause}") from error

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import ray
-
 from k3rl.chat import XtmlRenderer
 from k3rl.errors import EnvironmentFault
 from k3rl.learner.samples import demonstration
@@ -47,7 +45,7 @@ def generate(pool: RolloutPool, folder: Path, count: int, seed: int) -> None:
 
     Raises EnvironmentFault if a reference solution fails its own task: demonstrations must be right.
     """
-    specs = demonstration_specs(pool.levels(), count, seed)
+    specs = demonstration_specs(pool.levels, count, seed)
     folder.mkdir(parents=True, exist_ok=True)
     there = {number for number, _ in step_files(folder)}
     shards = [specs[start : start + SHARD] for start in range(0, len(specs), SHARD)]
@@ -63,7 +61,7 @@ def generate(pool: RolloutPool, folder: Path, count: int, seed: int) -> None:
                         f"the reference solution of {episode.task_id} scored {episode.reward}: {episode.error}"
                     )
             path = str(folder / f"step-{number:06d}.parquet")
-            ray.get(pool.record(groups, [[0.0]] * len(groups), path=path, step=number, run="demonstrations"))
+            pool.record(groups, [[0.0]] * len(groups), path=path, step=number, run="demonstrations").wait()
 
 
 def load_demonstrations(folder: Path) -> list[StoredTrajectory]:

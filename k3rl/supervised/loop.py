@@ -6,7 +6,6 @@ The last one is exported with packed experts to `model/`, and evaluated like any
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
@@ -16,8 +15,10 @@ from k3rl.chat import XtmlRenderer, load_tokenizer
 from k3rl.cluster import cluster
 from k3rl.config import Config, StageSection
 from k3rl.evaluation.report import evaluation
+from k3rl.evaluation.results import read_results
 from k3rl.evaluation.tables import show
 from k3rl.jobs import evaluate_folder, rollout_pool
+from k3rl.learner.checkpoint import verify
 from k3rl.learner.group import LearnerGroup, Stage
 from k3rl.model_folder import model_folder
 from k3rl.observability.metrics import MetricsLog
@@ -26,6 +27,7 @@ from k3rl.run_folder import RunFolder
 from k3rl.supervised.data import stage_batches
 from k3rl.supervised.demonstrations import generate
 from k3rl.supervised.start import initial_model
+from k3rl.types import Json
 
 
 def run(config: Config) -> None:
@@ -41,7 +43,8 @@ def run(config: Config) -> None:
         )
         trained = _Stages(config, folder, start).run()
         if config.train.evaluate:
-            results = evaluate_folder(config, trained, folder.path / "evaluation" / "after.jsonl")
+            after = folder.path / "evaluation" / "after.jsonl"
+            results = read_results(after) if after.exists() else evaluate_folder(config, trained, after)
             result = evaluation(results)
             folder.store_json("summary.json", result)
             show(result, Console())
@@ -64,9 +67,9 @@ class _Stages:
                 learner.load(checkpoint)
             self._train(place, step, learner)
             last = place + 1 == len(stages)
-            replace_folder(learner, self._after(place), packed=False)
+            learner.export(self._after(place), packed=False)
             if last:
-                replace_folder(learner, self.folder.path / "model", packed=True)
+                learner.export(self.folder.path / "model")
             self._checkpoint(place + 1, 0, None)
             learner.close()
             step, checkpoint = 0, None
@@ -87,7 +90,8 @@ class _Stages:
                 clock = {"time/step": seconds, "time/tokens_per_second": tokens / seconds}
                 self.metrics.append(done + step + 1, {"stage": stage.name, **metrics, **clock})
                 bar.advance(note=f"loss {metrics['loss']:.3f}")
-                if (step + 1) % self.config.train.checkpoint_every == 0:
+                # The stage's own end is kept as a model folder; a checkpoint of the same step is never written twice.
+                if (step + 1) % self.config.train.checkpoint_every == 0 and step + 1 < stage.steps:
                     self._checkpoint(place, step + 1, learner)
 
     def _checkpoint(self, place: int, step: int, learner: LearnerGroup | None) -> None:
@@ -130,21 +134,9 @@ def learner_stage(config: Config, stage: StageSection) -> Stage:
     )
 
 
-def replace_folder(learner: LearnerGroup, target: Path, *, packed: bool) -> None:
-    """Export to `target`, which is whole or the old one at any moment but the last rename."""
-    fresh = target.with_name(f".{target.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.parent.mkdir(parents=True, exist_ok=True)
-    learner.export(fresh, packed=packed)
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.rename(target)
-
-
-def check_learner(folder: Path) -> None:
-    """Raises CheckpointError if a learner's part is damaged; a finished stage has none."""
-    from k3rl.learner.checkpoint import verify
-
-    if folder.exists():
+def check_learner(folder: Path, state: Json) -> None:
+    """Raises CheckpointError if a learner's part is damaged; a stage that has not begun has none."""
+    if state["step"]:
         verify(folder)
 
 

@@ -1,0 +1,36 @@
+"""Episodes that say nothing about the policy: a few are told and left out, a domain of nothing else ends the job."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from k3rl.errors import EnvironmentFault, InfrastructureError
+from k3rl.rollout.group import EpisodeSummary
+from k3rl.types import StopReason
+
+log = logging.getLogger(__name__)
+
+
+def tell_faults(episodes: Iterable[EpisodeSummary], where: str) -> None:
+    """Warn of each domain's unscored episodes with their most frequent error; `where` says when, e.g. "step 12".
+
+    Raises EnvironmentFault or InfrastructureError, by whose fault it was, if a domain has no scored episode at all.
+    """
+    by_domain: dict[str, list[EpisodeSummary]] = defaultdict(list)
+    for episode in episodes:
+        by_domain[episode.domain].append(episode)
+    for name, played in sorted(by_domain.items()):
+        faulty = [episode for episode in played if episode.reward is None]
+        if not faulty:
+            continue
+        error, _ = Counter(episode.error for episode in faulty).most_common(1)[0]
+        first = next(episode for episode in faulty if episode.error == error)
+        text = f"{where}: {len(faulty)} of {len(played)} episodes of {name} failed, e.g. {first.task_id}: {error}"
+        if len(faulty) < len(played):
+            log.warning("%s; they are not trained on", text)
+        elif first.stop is StopReason.ENVIRONMENT:
+            raise EnvironmentFault(f"{text}; mend the domain, the same command resumes from the last checkpoint")
+        else:
+            raise InfrastructureError(f"{text}; the same command resumes from the last checkpoint")
