@@ -1,1 +1,1 @@
-"""The learner: packing, DeepSpeed, checkpoints, agreement with rollouts. `k3rl.learner.group` is the driver's handle."""
+"""The learner: packing, DeepSpeed, checkpoints, agreement. `k3rl.learner.group` is the driver's handle."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import Tensor
 
 from k3rl.algorithms.objectives import Objective
@@ -183,7 +184,7 @@ class Learner:
             for source in self._folder.iterdir():
                 if source.is_file() and source.name != "config.json" and ".safetensors" not in source.name:
                     shutil.copyfile(source, folder / source.name)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # a full disk is either, by who was writing
             raise InfrastructureError(f"model folder {folder} could not be written: {error}") from error
 
     def _share(self, samples: Sequence[Sample]) -> tuple[Batch, ...]:

@@ -15,8 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from k3rl.types import Json
-
 ENTROPY = 0.1  # nats: below it log-probabilities are near 0 on both sides whatever the weights
 
 
@@ -56,21 +54,6 @@ class Mismatch:
     by_domain: Mapping[str, Figures] = field(default_factory=dict)
     routes_differ: float | None = None
     selections_differ: float | None = None
-
-    def to_json(self) -> Json:
-        """`{"version": 3, "mean": 1e-6, "p99": ..., "max": ..., "n": 512, "kl": ..., "routes_differ": 0.0, ...}`."""
-        figures = {"mean": self.all.mean, "p99": self.all.p99, "max": self.all.maximum, "n": self.all.n}
-        domains = {
-            name: {"mean": f.mean, "p99": f.p99, "max": f.maximum, "n": f.n} for name, f in self.by_domain.items()
-        }
-        return {
-            "version": self.version,
-            **figures,
-            "kl": self.all.kl,
-            "routes_differ": self.routes_differ,
-            "selections_differ": self.selections_differ,
-            "by_domain": domains,
-        }
 
 
 @dataclass(kw_only=True, slots=True)

@@ -53,4 +53,3 @@ def _sample(log: TokenLog, *, key: str, domain: str, advantage: float) -> Sample
         versions=log.versions,
         routes=log.routes,
     )
-

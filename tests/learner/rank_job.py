@@ -20,14 +20,15 @@ LENGTHS = ([37, 12, 25, 40, 9, 31, 18, 22, 35], [60], [14, 15, 50, 8], [33, 34, 
 
 def main(folder: Path, rank: int, world: int, steps: int, max_tokens: int, out: Path) -> None:
     torch.set_num_threads(1)
-    batches = [rollouts(folder, lengths, seed=i, shift=0.02) for i, lengths in enumerate(LENGTHS)]
-    config = LearnerConfig(max_tokens=max_tokens, learning_rate=1e-4, threads=1, deadline_seconds=120)
+    batches = [rollouts(folder, lengths, seed=i + 10, shift=0.02) for i, lengths in enumerate(LENGTHS)]
+    config = LearnerConfig(max_tokens=max_tokens, learning_rate=2e-5, threads=1, deadline_seconds=120)
     learner = Learner(folder, config, rank=rank, world=world, rendezvous=f"file://{out / 'meet'}")
+    objective = GRPO(clip_low=0.9, clip_high=9.0)  # wide: no step may be left without a gradient
     losses, norms = [], []
     for step in range(steps):
         if step == 0:
             _save_gradients(learner, out / f"gradients-{rank}.safetensors")
-        metrics = learner.step(batches[step % len(batches)], GRPO())
+        metrics = learner.step(batches[step % len(batches)], objective)
         losses.append(metrics["loss"])
         norms.append(metrics["grad_norm"])
     learner.save(out / "checkpoint")
