@@ -15,7 +15,8 @@ makes copying learnable in minutes at nano's size. The two are separate paramete
 
 EMBEDDING = 0.3
 """Standard deviation of embeddings where the config gives no initializer_range, and matrices follow their fan-in (the
-variance of torch.nn.Linear). At nano's width a plain 0.02 learned no copying in three times the tokens (docs/log.md)."""
+variance of torch.nn.Linear). At nano's width a plain 0.02 learned no copying in three times the tokens
+(docs/log.md)."""
 
 
 @torch.no_grad()

@@ -93,7 +93,9 @@ class Mla(nn.Module):
         result = Attended(outputs=x)
         allowed = None
         if self.indexer is not None:
-            allowed = self._select(self.indexer, x, latent, layout, sparse=sparse, replay=replay, want=want, into=result)
+            allowed = self._select(
+                self.indexer, x, latent, layout, sparse=sparse, replay=replay, want=want, into=result
+            )
         if self.indexer is not None and "indexer_loss" in want:
             causal = layout.causal if allowed is None else allowed
             outputs, mass = attend(q, keys, values, causal, self.scale)

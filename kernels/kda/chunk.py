@@ -9,8 +9,8 @@ and everything is linear in the state S that enters the tile, so the recurrence 
 
     O = P U + (exp(G) Q - P W) S          S' = Kt^T U + (Diag(exp G_last) - Kt^T W) S
 
-exp(G_i - G_j) is split as exp(G_i - G_m) exp(G_m - G_j) around the tile's middle m: at 16 tokens and 5 nats a token each
-factor stays under 40 nats. The triangular system is solved by substitution, which near-equal keys cannot upset.
+exp(G_i - G_j) is split as exp(G_i - G_m) exp(G_m - G_j) around the tile's middle m: at 16 tokens and 5 nats a token
+each factor stays under 40 nats. The triangular system is inverted by substitution, which near-equal keys cannot upset.
 Legend: R sequences times heads, Z tiles of all of them, C tokens of a tile.
 """
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from k3rl.kernels.sparse_attention import attend, attend_latent, index_scores, select, selection_mask
+from k3rl.kernels.sparse_attention import attend, attend_blocks, attend_latent, index_scores, select, selection_mask
 
 
 def rounded(value: Fraction) -> int:
@@ -75,26 +75,30 @@ def naive(q, k, v, allowed, scale):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("length", [6, 130, 300])
-def test_attention_and_its_gradients_equal_the_query_loop(length: int):
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("length", [6, 64, 130])
+def test_both_forms_of_attention_and_their_gradients_equal_the_query_loop(length: int, masked: bool):
     torch.manual_seed(length)
     q, k = (torch.randn(2, 2, length, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
     v = torch.randn(2, 2, length, 4, dtype=torch.float64, requires_grad=True)
     causal = torch.ones(length, length, dtype=torch.bool).tril()
-    allowed = (torch.rand(2, length, length) < 0.4) & causal | torch.eye(length, dtype=torch.bool)
+    if masked:
+        allowed = (torch.rand(2, length, length) < 0.4) & causal | torch.eye(length, dtype=torch.bool)
+    else:
+        allowed = causal.expand(2, -1, -1)
     outputs, mass = attend(q, k, v, allowed, 0.3)
+    blocks = attend_blocks(q, k, v, allowed if masked else None, 0.3)
     heads = [naive(q[b, h], k[b, h], v[b, h], allowed[b], 0.3) for b in range(2) for h in range(2)]
     wanted = torch.stack(heads).unflatten(0, (2, 2))
     torch.testing.assert_close(outputs, wanted, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(mass @ v, outputs, rtol=1e-12, atol=1e-12)
     assert mass.masked_select(~allowed.unsqueeze(1)).eq(0).all()
+    torch.testing.assert_close(blocks, wanted, rtol=1e-12, atol=1e-12)
     weight = torch.randn_like(outputs)
-    for got, want in zip(
-        torch.autograd.grad((outputs * weight).sum(), (q, k, v)),
-        torch.autograd.grad((wanted * weight).sum(), (q, k, v)),
-        strict=True,
-    ):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
+    expected = torch.autograd.grad((wanted * weight).sum(), (q, k, v))
+    for form in (outputs, blocks):
+        for got, want in zip(torch.autograd.grad((form * weight).sum(), (q, k, v)), expected, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
 
 
 def test_absorbed_attention_reads_values_from_the_latents():
