@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -22,10 +22,11 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from rich.table import Column, Table
 from tokenizers import Tokenizer as Backend
 
 from k3rl.chat import NANO_TOKENIZER, Marker, Tokenizer, XtmlRenderer, canonical
+from k3rl.chat.messages import dump
 from k3rl.chat.nano_vocabulary import Document, Layers, build
 from k3rl.chat.template import message_pieces, preamble, request_options
 from k3rl.chat.tokenizer import Piece
@@ -35,12 +36,13 @@ from k3rl.types import Message, Task, Tier
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "environment"
 SEED = 0
+CONCURRENT = 4  # episodes at once; their order in the corpus is the plan's
 VARIANTS = 2  # phrasings of each solution that go into the corpus
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """A solved task and everything that was said after its prompt."""
+    """A solved task, with the prompt and tools its environment gave, and everything that was said after the prompt."""
 
     task: Task
     messages: tuple[Message, ...]
@@ -60,7 +62,7 @@ async def solve(domain: Domain, task: Task, variant: int) -> Episode:
                 break
             message = await solution.asend(result)
         await solution.aclose()
-        return Episode(task=task, messages=tuple(said))
+        return Episode(task=replace(task, messages=environment.messages, tools=environment.tools), messages=tuple(said))
     finally:
         await environment.close()
 
@@ -76,34 +78,48 @@ async def corpus(names: Sequence[str], per_family: int) -> list[Episode]:
             for level in range(1, domain.levels + 1)
             for index in range(per_family)
         ]
+        gate = asyncio.Semaphore(CONCURRENT)
         try:
-            for task, variant in track(plan, description=f"{name}: solving"):
-                episodes.append(await solve(domain, task, variant))
+            async with asyncio.TaskGroup() as group:
+                jobs = [group.create_task(_gated(gate, domain, task, variant)) for task, variant in plan]
+                for job in track(jobs, description=f"{name}: solving"):
+                    episodes.append(await job)
         finally:
             await domain.close()
     return episodes
 
 
+async def _gated(gate: asyncio.Semaphore, domain: Domain, task: Task, variant: int) -> Episode:
+    async with gate:
+        return await solve(domain, task, variant)
+
+
 def document(episode: Episode) -> Document:
-    """An episode's texts as the template writes them."""
-    said = (*episode.task.messages, *episode.messages)
-    contents = [
-        text
-        for m in said
-        for text in (m.content, m.reasoning, *(v for call in m.tool_calls for v in call.arguments.values()))
-        if isinstance(text, str)
-    ]
-    pieces: list[Piece] = [*preamble(episode.task.tools, episode.task.tier)]
-    for message in said:
+    """An episode's texts, by who wrote them."""
+    task = episode.task
+    pieces: list[Piece] = [*preamble(task.tools, task.tier)]
+    for message in (*task.messages, *episode.messages):
         pieces += message_pieces(canonical(message))
-    return Document(texts=_texts(pieces), contents=tuple(contents))
+    prompt = tuple(m.content for m in task.messages)
+    said = tuple(text for message in episode.messages for text in _own_texts(message))
+    template = Counter(_texts(pieces)) - Counter(prompt) - Counter(said)
+    return Document(
+        family=f"{task.domain}/{task.family}", template=tuple(template.elements()), prompt=prompt, said=said
+    )
 
 
 def template_documents(count: int) -> Iterator[Document]:
     """The format's own options, whether or not a task of the corpus uses them."""
     for tier in Tier:
         pieces = [*preamble((), tier), *request_options("required", {"type": "json_object"})]
-        yield from [Document(texts=_texts(pieces), contents=())] * count
+        yield from [Document(family="", template=_texts(pieces), prompt=(), said=())] * count
+
+
+def _own_texts(message: Message) -> Iterator[str]:
+    """What a message's author wrote: all but tags."""
+    yield from filter(None, (message.reasoning, message.content))
+    for call in message.tool_calls:
+        yield from map(dump, call.arguments.values())
 
 
 def _texts(pieces: Sequence[Piece]) -> tuple[str, ...]:
@@ -140,7 +156,9 @@ def report(episodes: Sequence[Episode], renderer: XtmlRenderer) -> Table:
         turns = [len(renderer.assistant(m)) for m in said if m.role == "assistant"]
         total = len(renderer.prompt((*task.messages, *said), task.tools, task.tier))
         rows[task.domain, task.level].append((prompt, user, len(turns), sum(turns), total))
-    table = Table("domain", "level", "prompt", "of it user", "turns", "sampled", "episode", "longest", "n")
+    table = Table(
+        Column("domain", no_wrap=True), "level", "prompt", "of it user", "turns", "sampled", "episode", "longest", "n"
+    )
     for (name, level), sizes in sorted(rows.items()):
         means = [f"{mean(column):.1f}" for column in zip(*sizes, strict=True)]
         table.add_row(name, str(level), *means, str(max(size[-1] for size in sizes)), str(len(sizes)))
@@ -150,16 +168,14 @@ def report(episodes: Sequence[Episode], renderer: XtmlRenderer) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("domains", nargs="*", help="names in conf/environment (default: all)")
-    parser.add_argument("--per-family", type=int, default=12, help="tasks per family and level (default 12)")
+    parser.add_argument("--per-family", type=int, default=40, help="tasks per family and level (default 40)")
     parser.add_argument("--size", type=int, default=Layers().size, help="vocabulary size at most")
-    parser.add_argument("--words", type=int, default=Layers().words, help="merges inside words at most")
-    parser.add_argument("--min-documents", type=int, default=Layers().min_documents)
     parser.add_argument("--output", type=Path, default=NANO_TOKENIZER)
     parser.add_argument("--report", action="store_true", help="print tokens per episode")
     options = parser.parse_args()
     names = options.domains or sorted(path.stem for path in CONF.glob("*.yaml"))
     episodes = asyncio.run(corpus(names, options.per_family))
-    layers = Layers(size=options.size, words=options.words, min_documents=options.min_documents)
+    layers = Layers(size=options.size)
     documents = [*map(document, episodes), *template_documents(layers.min_documents)]
     backend = build(documents, [*map(str, NUMBERS), *WORDS], layers)
     write(backend, options.output)

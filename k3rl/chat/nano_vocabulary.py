@@ -1,60 +1,73 @@
 """How the tokenizer of the nano models is built from rendered episodes.
 
 A model of a million parameters copies a name only if the name is one token, and learns a phrase the sooner the fewer
-tokens it has. So text is cut at line ends and at the names and numbers tasks draw from; what lies between is not cut
-at blanks, and is one token if it is a constant of the format or of a task's wording. Everything else falls back to
-words and, below them, bytes: any text encodes without loss. The three layers of the vocabulary, after the bytes:
+tokens it has. So text is cut at line ends and at what tasks draw: names, numbers, cells of a sheet. What lies between
+is not cut at blanks, and is one token if it is a constant of the format or of a task's wording. Everything else falls
+back to words and, below them, bytes: any text encodes without loss. The layers of the vocabulary after the bytes:
 
 names    each word and number of the pools, wherever it stands, but not inside a longer word or number;
-words    byte-pair merges learned inside words only, so that text of unseen families is made of whole words;
-phrases  whole pieces between two cuts that stand in many episodes, those that save most tokens first.
+words    byte-pair merges, inside words only, learned from what is not a phrase;
+phrases  whole pieces between two cuts that stand in many episodes, those that save most tokens first. Prose of a task's
+         prompt must be common to several families: a family's own wording is left to words, so that training sees the
+         words that the wording of an unseen family is made of.
 
-Phrases need no merges of their own (the model takes a piece it knows whole), so no half-phrases fill the vocabulary
-that training would never see. Markers stand last, as in K3.
+Phrases need no merges of their own (the model takes a piece it knows whole). Markers stand last, as in K3.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from k3rl.chat.markers import Marker
+from k3rl.chat.template import constants
 from k3rl.chat.tokenizer import byte_alphabet
 
 _WORD = Regex(r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+")
-# A header whose number is part of a constant: one token for `call tool="bash" index="1"`.
-_NUMBERED = r'(?:call tool|message role="tool" tool)="[a-z_]+" index="[1-9]"'
+_WORDING = re.compile(r"[^\W\d_] +[^\W\d_]")  # two words side by side: prose, not an idiom of code
+# Tags and tool declarations may hold names and numbers; they are constants all the same.
+_MARKUP = r'(?:call tool|message role="tool" tool)="[a-z_]+" index="[1-9]"|\[\{"function":\{[^\n]*'
+# What else is cut out: cells of a sheet, any number, line ends, and the indentation of a line, so that a line of code
+# is the same tokens whether it is quoted with its indentation and line end or without.
+_CUTS = r"(?<![\p{L}\p{N}])[A-Z][0-9]{1,2}(?![\p{L}\p{N}])|\p{N}+|\n+|(?<![^\n])  +"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """One rendered episode: every text between two markers, and those of them that words are learned from."""
+    """The texts of one rendered episode: what the template writes, what the task says, what was said after it."""
 
-    texts: tuple[str, ...]
-    contents: tuple[str, ...]
+    family: str
+    template: tuple[str, ...]
+    prompt: tuple[str, ...]
+    said: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layers:
-    """Size of the whole vocabulary, most merges of words, and in how many documents a word or phrase must stand."""
+    """Size of the whole vocabulary, most merges of words, in how many documents a word or phrase must stand, and in
+    the prompts of how many families a phrase of prompts."""
 
-    size: int = 1536
-    words: int = 360
-    min_documents: int = 12
+    size: int = 1408
+    words: int = 320
+    min_documents: int = 8
+    min_families: int = 2
 
 
 def build(documents: Sequence[Document], names: Sequence[str], layers: Layers) -> Tokenizer:
     """The tokenizer of these documents; the same input gives the same bytes. It may come out smaller than `size`."""
-    splitter = _splitter(names)
-    merges = _word_merges([_segments(splitter, document.contents) for document in documents], set(names), layers)
+    splitter = _splitter([name for name in names if name.isalpha()])
+    common = _common(documents, splitter, layers)
+    rest = [piece for d in documents for piece in _pieces(splitter, (*d.prompt, *d.said)) if piece not in common]
+    merges = _word_merges(rest, layers)
     vocabulary = [*_alphabet(), *(_spell(name) for name in names), *("".join(merge) for merge in merges)]
     words = _assemble(splitter, vocabulary, merges)
     room = layers.size - len(set(vocabulary)) - len(Marker)
-    phrases = _phrases([_segments(splitter, document.texts) for document in documents], words, room, layers)
+    phrases = [phrase for phrase, _ in _savings(common, words)][:room]
     tokenizer = _assemble(splitter, [*vocabulary, *map(_spell, phrases)], merges)
     # normalized=False: matched in the raw text, by those who encode whole prompts with the hub's own tools
     tokenizer.add_special_tokens([AddedToken(marker.value, special=True, normalized=False) for marker in Marker])
@@ -72,26 +85,16 @@ def _spell(text: str) -> str:
 
 
 def _splitter(names: Sequence[str]) -> pre_tokenizers.PreTokenizer:
-    words = "|".join(name for name in names if name.isalpha())
-    numbers = "|".join(sorted((name for name in names if name.isdigit()), key=len, reverse=True))
-    name = rf"(?<!\p{{L}})(?:{words})(?!\p{{L}})|(?<!\p{{N}})(?:{numbers})(?!\p{{N}})"
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"\n"), "merged_with_previous"),
-            pre_tokenizers.Split(Regex(f"{_NUMBERED}|{name}"), "isolated"),
-        ]
-    )
+    whole = "|".join(re.escape(text) for text in constants())
+    pattern = rf"{whole}|{_MARKUP}|(?<!\p{{L}})(?:{'|'.join(names)})(?!\p{{L}})|{_CUTS}"
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
-def _segments(splitter: pre_tokenizers.PreTokenizer, texts: Sequence[str]) -> Counter[str]:
+def _pieces(splitter: pre_tokenizers.PreTokenizer, texts: Sequence[str]) -> Counter[str]:
     return Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
 
 
-def _word_merges(documents: Sequence[Counter[str]], names: set[str], layers: Layers) -> list[tuple[str, str]]:
-    def pieces() -> Iterator[str]:
-        for document in documents:
-            yield from (piece for piece in document if piece not in names)
-
+def _word_merges(pieces: Sequence[str], layers: Layers) -> list[tuple[str, str]]:
     trainer = trainers.BpeTrainer(
         vocab_size=256 + layers.words,
         min_frequency=layers.min_documents,
@@ -102,21 +105,38 @@ def _word_merges(documents: Sequence[Counter[str]], names: set[str], layers: Lay
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(_WORD, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    tokenizer.train_from_iterator(pieces(), trainer)
+    tokenizer.train_from_iterator(pieces, trainer)
     return [(left, right) for left, right in json.loads(tokenizer.to_str())["model"]["merges"]]
 
 
-def _phrases(documents: Sequence[Counter[str]], words: Tokenizer, room: int, layers: Layers) -> list[str]:
-    """The pieces of several word tokens that save most tokens over all documents."""
-    spread = Counter(piece for document in documents for piece in document)
-    total: Counter[str] = sum(documents, Counter())
+def _common(documents: Sequence[Document], splitter: pre_tokenizers.PreTokenizer, layers: Layers) -> Counter[str]:
+    """Pieces that may become phrases, with how often they stand in all documents."""
+    total: Counter[str] = Counter()
+    spread: Counter[str] = Counter()
+    families: dict[str, set[str]] = defaultdict(set)
+    for document in documents:
+        prompt = _pieces(splitter, document.prompt)
+        pieces = prompt + _pieces(splitter, (*document.template, *document.said))
+        total.update(pieces)
+        spread.update(pieces.keys())
+        for piece in prompt:
+            families[piece].add(document.family)
+    return Counter(
+        {
+            piece: count
+            for piece, count in total.items()
+            if spread[piece] >= layers.min_documents
+            and (len(families[piece]) >= layers.min_families or not (families[piece] and _WORDING.search(piece)))
+        }
+    )
+
+
+def _savings(common: Counter[str], words: Tokenizer) -> list[tuple[str, int]]:
+    """Pieces of several word tokens with the tokens they would save, most first."""
     saved = {
-        piece: (len(words.encode(piece, add_special_tokens=False).ids) - 1) * total[piece]
-        for piece, count in spread.items()
-        if count >= layers.min_documents
+        piece: (len(words.encode(piece, add_special_tokens=False).ids) - 1) * count for piece, count in common.items()
     }
-    ranked = sorted((piece for piece, tokens in saved.items() if tokens), key=lambda piece: (-saved[piece], piece))
-    return ranked[:room]
+    return sorted(((p, n) for p, n in saved.items() if n), key=lambda item: (-item[1], item[0]))
 
 
 def _assemble(

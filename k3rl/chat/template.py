@@ -22,7 +22,7 @@ _EFFORT = (
     "supported values include `low`, `medium`, `high`, and `max`.\n"
     "Now the system is invoked with `thinking_effort={tier}`."
 )
-_TOOLS = "# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n{declarations}\n```"
+_TOOLS = ("# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n", "\n```")
 _CHOICE = {
     "required": "The system is invoked with `tool_choice=required`.\nYou MUST call tools in the next message.",
     "none": "The system is invoked with `tool_choice=none`.\nYou MUST NOT call any tools in the next message.",
@@ -32,6 +32,11 @@ _FORMAT = (
     "Your response must be raw JSON data without markdown code blocks (```json) or any additional formatting."
 )
 _SCHEMA = "\nThe JSON data must match the following schema:\n```json\n{schema}\n```"
+
+
+def constants() -> tuple[str, ...]:
+    """The sentences of the format that never change."""
+    return (*_TOOLS, *(_EFFORT.format(tier=tier.value) for tier in Tier), *_CHOICE.values())
 
 
 def open_tag(tag: str, **attributes: str) -> tuple[Piece, ...]:
@@ -58,8 +63,7 @@ def unescape(value: str) -> str:
 def preamble(tools: Sequence[Tool], tier: Tier) -> Iterator[Piece]:
     """What stands before the history and holds for all of it: tool declarations, then the thinking effort."""
     if tools:
-        declarations = _compact([_declaration(tool) for tool in tools])
-        yield from _option("tool-declare", _TOOLS.format(declarations=declarations))
+        yield from _option("tool-declare", _compact([_declaration(tool) for tool in tools]).join(_TOOLS))
     yield from _option("thinking-effort", _EFFORT.format(tier=tier.value))
 
 
