@@ -52,13 +52,18 @@ def compose(overrides: Sequence[str]) -> Any:
     from hydra import initialize_config_module
     from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
+    from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     from k3rl.config import Config, load
     from k3rl.errors import ConfigError
 
-    ConfigStore.instance().store(name="schema", node=OmegaConf.create(asdict(Config())))
+    schema = OmegaConf.create(asdict(Config()))
+    for name, part in schema.items():
+        for key, value in part.items() if isinstance(part, DictConfig) else ():
+            if value == {}:  # a mapping with names of the user's own, e.g. evaluation.levels
+                OmegaConf.set_struct(schema[name][key], False)
+    ConfigStore.instance().store(name="schema", node=schema)
     try:
         with initialize_config_module("k3rl.conf", version_base="1.3"):
             composed = hydra_compose("config", overrides=list(overrides))

@@ -33,6 +33,9 @@ def model_config(folder: Path) -> Any:
 
     file = folder / "config.json"
     try:
-        return ModelConfig.from_public(json.loads(file.read_text()))
+        public = json.loads(file.read_text())
+        if not isinstance(public, dict):
+            raise ValueError("not a JSON object")
+        return ModelConfig.from_public(public)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{file}: not a Kimi-K3 configuration ({error})") from error

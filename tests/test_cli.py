@@ -1,0 +1,80 @@
+"""The command line: exit statuses, one line on standard error, and a help that loads nothing heavy."""
+
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from k3rl import cli, jobs
+from k3rl.errors import InfrastructureError
+
+
+def lines(capsys):
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["train", "rollout.slotz=3"], "slotz"),
+        (["train", "learner.ranks=900"], "= 144 trajectories cannot be split over learner.ranks=900"),
+        (["sft", "environment=[]"], "sft.stages is empty"),
+        (["train", "experiment=none_such"], "none_such"),
+        (["eval", "model.path=/none/such"], "model.path=/none/such: no model folder"),
+        (["env", "check", "none_such"], "none_such"),
+    ],
+)
+def test_a_user_s_mistake_is_one_line_and_status_2(arguments, text, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jobs, "cluster", lambda settings: pytest.MonkeyPatch.context())  # no Ray for a wrong path
+    assert cli.main(arguments) == 2
+    (line,) = lines(capsys)
+    assert line.startswith("k3rl: ")
+    assert text in line
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (InfrastructureError("a learner rank died"), 1, "k3rl: a learner rank died"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "runs/x/success.png"),
+            1,
+            "k3rl: no room on the disk for runs/x",
+        ),
+        (KeyboardInterrupt(), 130, "k3rl: interrupted"),
+    ],
+)
+def test_failures_of_known_cause_end_in_one_line(error, status, text, capsys, monkeypatch):
+    def fail(config):
+        raise error
+
+    monkeypatch.setattr(jobs, "train", fail)
+    assert cli.main(["train"]) == status
+    (line,) = lines(capsys)
+    assert line.startswith(text)
+
+
+def test_a_bug_is_not_hidden(monkeypatch):
+    def fail(config):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(jobs, "train", fail)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train"])
+
+
+HEAVY = ("torch", "ray", "deepspeed", "transformers", "hydra", "omegaconf", "pydantic", "numpy", "pyarrow")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["env", "--help"]])
+def test_help_loads_nothing_heavy(arguments):
+    program = (
+        "import sys\nfrom k3rl.cli import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        f"finally:\n    sys.stderr.write(' '.join(m for m in {HEAVY} if m in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: k3rl" in done.stdout

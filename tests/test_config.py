@@ -1,0 +1,88 @@
+"""The configuration: what conf/ composes to, and one clear line for everything that cannot be run."""
+
+from pathlib import Path
+
+import pytest
+
+from k3rl.cli import compose
+from k3rl.config import Config, load
+from k3rl.errors import ConfigError
+
+EXPERIMENTS = sorted(file.stem for file in (Path(__file__).parents[1] / "conf" / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_composes(experiment):
+    config = compose([f"experiment={experiment}"])
+    assert config.name == experiment
+    assert config.run_dir == f"runs/{experiment}"
+    assert set(config.environment) == {"terminal", "code_repair", "office"}
+    assert all("_target_" in domain for domain in config.environment.values())
+
+
+def test_without_an_experiment_the_schema_s_defaults_hold():
+    config = compose(["environment=[]"])
+    defaults = Config()
+    assert config.rollout == defaults.rollout
+    assert config.learner == defaults.learner
+    assert config.environment == {}
+
+
+def test_overrides_reach_the_configuration():
+    config = compose(
+        [
+            "environment=[terminal]",
+            "rollout.tasks_per_step=24",
+            "learner.betas=[0.8, 0.99]",
+            "curriculum.weights={terminal: 2.0}",
+            "evaluation.levels={1: 0.25, 3: 0.75}",
+            "environment.terminal.sandboxes=2",
+        ]
+    )
+    assert config.rollout.tasks_per_step == 24
+    assert config.learner.betas == (0.8, 0.99)
+    assert config.curriculum.weights == {"terminal": 2.0}
+    assert config.evaluation.levels == {1: 0.25, 3: 0.75}
+    assert config.environment["terminal"]["sandboxes"] == 2
+
+
+REFUSED = {
+    "rollout.tasks_per_stp=3": "tasks_per_stp",
+    "+rollout.tasks_per_stp=3": "unknown configuration key rollout.tasks_per_stp",
+    "rollout.tasks_per_step=many": "rollout.tasks_per_step='many': input should be a valid integer",
+    "experiment=quickstrat": "quickstrat",
+    "rollout.samples_per_task=0": "rollout.samples_per_task=0: must be at least 1",
+    "rollout.samples_per_task=1": "needs at least 2 samples",
+    "algorithm.objective=ppo": "algorithm.objective='ppo': choose one of grpo, rejection",
+    "learner.micro_batch_tokens=100": "learner.micro_batch_tokens=100 is below rollout.max_context=640",
+    "rollout.temperature=0": "rollout.temperature=0.0",
+    "curriculum.band=[0.8, 0.2]": "curriculum.band=[0.8, 0.2]",
+    "evaluation.levels={1: 0.5, 2: 0.25}": "0.5 + 0.25 = 0.75",
+    "curriculum.weights={chess: 1}": "curriculum.weights names chess",
+    "curriculum.weights={terminal: 0, code_repair: 0, office: 0}": "above 0 for one domain",
+}
+
+
+@pytest.mark.parametrize("override", REFUSED)
+def test_what_cannot_be_run_is_refused_in_one_line(override):
+    with pytest.raises(ConfigError) as caught:
+        compose([override])
+    assert REFUSED[override] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_impossible_split_prints_its_arithmetic():
+    with pytest.raises(ConfigError, match=r"tasks_per_step 2 x samples_per_task 3 = 6 trajectories.*learner\.ranks=8"):
+        load({"rollout": {"tasks_per_step": 2, "samples_per_task": 3}, "learner": {"ranks": 8}})
+
+
+def test_all_mistakes_are_told_at_once():
+    with pytest.raises(ConfigError) as caught:
+        load({"seed": "x", "learner": {"rank": 2}})
+    assert "seed='x'" in str(caught.value)
+    assert "unknown configuration key learner.rank" in str(caught.value)
+
+
+def test_stages_are_checked_by_name():
+    with pytest.raises(ConfigError, match="sft stage late: source='web'"):
+        load({"sft": {"stages": [{"name": "late", "source": "web"}]}})

@@ -1,0 +1,34 @@
+"""Model folders by path or name, and what is told about those that are none."""
+
+import json
+
+import pytest
+
+from k3rl.errors import CheckpointError
+from k3rl.model_folder import model_config, model_folder, tokenizer_folder
+
+
+def test_a_folder_and_its_configuration(tiny_model):
+    assert model_folder(str(tiny_model)) == tiny_model
+    config = model_config(tiny_model)
+    assert (config.num_layers, config.hidden_size) == (2, 64)
+
+
+def test_a_missing_folder_names_what_there_is(tmp_path):
+    with pytest.raises(CheckpointError, match="no model folder") as caught:
+        model_folder(str(tmp_path / "nothing"))
+    assert str(tmp_path / "nothing") in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"model_type": "llama", "hidden_size": 64, "vocab_size": 100})])
+def test_another_architecture_is_refused_in_one_line(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        model_config(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_tokenizers_by_name_and_by_path(tmp_path):
+    assert (tokenizer_folder("nano") / "tokenizer.json").is_file()
+    assert tokenizer_folder(str(tmp_path)) == tmp_path
