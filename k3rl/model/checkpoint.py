@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from k3rl.errors import CheckpointError
+from k3rl.errors import CheckpointError, ConfigError, InfrastructureError
 from k3rl.model.config import ModelConfig
 from k3rl.model.model import Model
 from k3rl.model.tensors import public_tensors, write_tensors
@@ -25,6 +25,8 @@ def load_model(folder: str | Path, dtype: torch.dtype = torch.float32) -> Model:
     Packed experts are dequantized exactly and keep their bytes. CheckpointError names the file or tensor at fault.
     """
     folder = Path(folder)
+    if dtype not in (torch.float32, torch.float64):
+        raise ConfigError(f"load_model: dtype {dtype} is not supported (float32 or float64)")
     config = load_config(folder)
     model = Model.empty(config, dtype)
     write_tensors(model, read_tensors(folder), source=str(folder))
@@ -64,12 +66,19 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def save_model(model: Model, folder: str | Path, *, packed: bool) -> None:
-    """Write `config.json` and `model.safetensors` with public names; the weights file appears whole or not at all."""
+    """Write `config.json` and `model.safetensors` with public names; the weights file appears whole or not at all.
+
+    InfrastructureError if the disk does not take it.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     public = model.config.to_public()
     tensors = {name: value.detach().contiguous() for name, value in public_tensors(model, packed=packed).items()}
     partial = folder / f"{WEIGHTS}.partial"
-    save_file(tensors, partial, metadata={"format": "pt"})
-    partial.replace(folder / WEIGHTS)
-    (folder / "config.json").write_text(json.dumps(public, indent=2) + "\n")
+    try:
+        save_file(tensors, partial, metadata={"format": "pt"})
+        partial.replace(folder / WEIGHTS)
+        (folder / "config.json").write_text(json.dumps(public, indent=2) + "\n")
+    except (SafetensorError, OSError) as error:
+        partial.unlink(missing_ok=True)
+        raise InfrastructureError(f"{folder}: the model cannot be written ({error}); free disk space") from error

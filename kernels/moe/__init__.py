@@ -1,14 +1,12 @@
 """Routed experts: choice, mixture over the chosen experts for training and for decoding."""
 
 from k3rl.kernels.moe.grouped import grouped_experts
-from k3rl.kernels.moe.reference import balance, choose, dense_experts, load_counts, looped_experts, route_weights
+from k3rl.kernels.moe.reference import choose, dense_experts, looped_experts, route_weights
 
 __all__ = [
-    "balance",
     "choose",
     "dense_experts",
     "grouped_experts",
-    "load_counts",
     "looped_experts",
     "route_weights",
 ]

@@ -27,20 +27,6 @@ def route_weights(scores: Tensor, experts: Tensor, *, renormalize: bool, scaling
     return chosen * scaling
 
 
-def load_counts(experts: Tensor, num_experts: int) -> Tensor:
-    """How many tokens chose each expert: int64 [M, E] of experts [N, M, K]."""
-    layers = experts.shape[1]
-    offset = torch.arange(layers, device=experts.device)[:, None] * num_experts
-    return torch.bincount((experts + offset).flatten(), minlength=layers * num_experts).view(layers, num_experts)
-
-
-def balance(bias: Tensor, load: Tensor, gamma: float) -> Tensor:
-    """The next selection bias [E]: raised by gamma where an expert's load [E] is below the mean, lowered above it
-    (auxiliary-loss-free balancing, arXiv:2408.15664)."""
-    load = load.to(bias.dtype)
-    return bias + gamma * torch.sign(load.mean() - load)
-
-
 def looped_experts(
     x: Tensor, experts: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, activation: Activation
 ) -> Tensor:

@@ -1,15 +1,13 @@
-"""Mixtures of experts against the loop over experts; routing weights, load counts and balancing against the formula."""
+"""Mixtures of experts against the loop over experts; choice and routing weights against the formula."""
 
 import pytest
 import torch
 from torch.nn.functional import silu
 
 from k3rl.kernels.moe import (
-    balance,
     choose,
     dense_experts,
     grouped_experts,
-    load_counts,
     looped_experts,
     route_weights,
 )
@@ -64,14 +62,3 @@ def test_choice_uses_the_bias_and_weights_do_not():
     torch.testing.assert_close(weights, torch.tensor([[2 * 0.5 / 0.6, 2 * 0.1 / 0.6]]))
     plain = route_weights(scores, experts, renormalize=False, scaling=1.0)
     torch.testing.assert_close(plain, torch.tensor([[0.5, 0.1]]))
-
-
-def test_load_counts_count_per_layer():
-    experts = torch.tensor([[[0, 1], [2, 3]], [[0, 2], [2, 3]]])  # two tokens, two layers
-    assert load_counts(experts, 4).tolist() == [[2, 1, 1, 0], [0, 0, 2, 2]]
-
-
-def test_balancing_moves_the_bias_by_gamma_towards_even_load():
-    bias = torch.tensor([0.0, 0.1, 0.2, 0.3])
-    load = torch.tensor([10, 2, 4, 0])
-    torch.testing.assert_close(balance(bias, load, 0.01), torch.tensor([-0.01, 0.11, 0.2, 0.31]))

@@ -1,6 +1,7 @@
 """Checkpoints and publications: names, bytes, exact round trips, refusals in one line."""
 
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from model_cases import DATA, SETS, random_tokens
 from safetensors.torch import load_file, save_file
 
-from k3rl.errors import CheckpointError
+from k3rl.errors import CheckpointError, InfrastructureError
 from k3rl.kernels.mxfp4 import dequantize, quantize
 from k3rl.model import Model, load_model, preset, save_model
 
@@ -95,6 +96,20 @@ def test_a_padded_a_log_is_narrowed(tmp_path: Path):
     tensors[name] = torch.cat((wanted, torch.full((126,), 9.0)))
     save_file(tensors, path)
     assert torch.equal(load_model(path.parent).layers[0].attention.a_log, wanted)
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new(nano: Model, tmp_path: Path):
+    save_model(nano, tmp_path, packed=True)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(InfrastructureError, match="cannot be written"):
+            save_model(nano, tmp_path, packed=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
 def damage_truncate(folder: Path) -> None:
