@@ -149,8 +149,7 @@ def decode(model: Transformer, tokens: Tensor, cache: Cache, active: Tensor) -> 
     stream = Stream(model.config.rms_norm_eps, model.embed.index_select(0, tokens))
     experts, selections = [], []
     for layer, memory in zip(model.layers, cache.layers, strict=True):
-        mixes = (layer.attention_mix, layer.feed_forward_mix) if model.output_mix is not None else (None, None)
-        x = stream.read(mixes[0], layer.attention_norm)
+        x = stream.read(layer.attention_mix, layer.attention_norm)
         if layer.appends:
             stream.append()
         if isinstance(layer.attention, Kda):
@@ -159,7 +158,7 @@ def decode(model: Transformer, tokens: Tensor, cache: Cache, active: Tensor) -> 
             y, selected = layer.attention.step(x, memory, lengths, horizon, model.sparse)
             stream.add(y)
             selections.append(selected)
-        x = stream.read(mixes[1], layer.feed_forward_norm)
+        x = stream.read(layer.feed_forward_mix, layer.feed_forward_norm)
         if isinstance(layer.feed_forward, LatentMoe):
             routed = layer.feed_forward.step(x)
             experts.append(routed.experts)

@@ -64,9 +64,9 @@ class Layer(nn.Module):
         self.attention_norm = nn.Parameter(torch.empty(hidden))
         self.feed_forward_norm = nn.Parameter(torch.empty(hidden))
         self.appends = config.residual_block is not None and index % config.residual_block == 0
-        if config.residual_block is not None:
-            self.attention_mix = Mix(hidden)
-            self.feed_forward_mix = Mix(hidden)
+        mixes = config.residual_block is not None
+        self.attention_mix = Mix(hidden) if mixes else None
+        self.feed_forward_mix = Mix(hidden) if mixes else None
 
 
 class Mix(nn.Module):
@@ -188,14 +188,14 @@ class Run:
         model = self.model
         stream = Stream(model.config.rms_norm_eps, nn.functional.embedding(tokens, model.embed))
         for layer in model.layers:
-            mixes = (layer.attention_mix, layer.feed_forward_mix) if model.output_mix is not None else (None, None)
-            x = stream.read(mixes[0], layer.attention_norm)
+            x = stream.read(layer.attention_mix, layer.attention_norm)
             if layer.appends:
                 stream.append()
             y = self._attend(layer.attention, x)
             self._tap("attn_out", y)
             stream.add(y)
-            stream.add(self._feed_forward(layer.feed_forward, stream.read(mixes[1], layer.feed_forward_norm)))
+            x = stream.read(layer.feed_forward_mix, layer.feed_forward_norm)
+            stream.add(self._feed_forward(layer.feed_forward, x))
             self._tap("hidden", stream.running)
         return stream.read(model.output_mix, model.norm)
 
@@ -221,9 +221,7 @@ class Run:
         if not isinstance(block, LatentMoe):
             return block(x)  # type: ignore[no-any-return]
         experts = self.replay.experts
-        routed = block(
-            x, None if experts is None else experts[:, len(self.routed)], want_own="choices" in self.want
-        )
+        routed = block(x, None if experts is None else experts[:, len(self.routed)], want_own="choices" in self.want)
         self.routed.append(routed)
         self._tap("router_weights", routed.weights)
         return routed.outputs  # type: ignore[no-any-return]

@@ -69,9 +69,7 @@ def test_bytes_made_by_another_rule_are_carried_not_remade(tmp_path: Path):
     assert not torch.equal(remade, tensors[f"{name}.weight_packed"])
     with torch.no_grad():
         model.layers[1].feed_forward.experts.w2 *= 1.5
-    assert not torch.equal(
-        model.state_for_publication()[f"{name}.weight_packed"], tensors[f"{name}.weight_packed"]
-    )
+    assert not torch.equal(model.state_for_publication()[f"{name}.weight_packed"], tensors[f"{name}.weight_packed"])
 
 
 def test_an_index_with_shards_is_read(tmp_path: Path):
