@@ -29,24 +29,24 @@ from k3rl.run_folder import RunFolder
 
 def train(config: Config) -> dict[str, Any] | None:
     """`k3rl train`: run or resume the job of `config.run_dir`; its summary, if it evaluates."""
-    folder = RunFolder(config.run_dir)
-    folder.store_config(config)
     base = model_folder(config.model.path)
     console = Console()
     asked = {"steps": config.train.steps, "seconds": config.train.seconds}
-    if folder.read_json("done.json") == asked:
-        console.print(f"{folder.path} is finished; a larger train.steps continues it, another run_dir starts anew")
-        return folder.read_json("summary.json")
-    with cluster(config.ray), rollout_pool(config, base) as pool:
-        learner = LearnerGroup(config, base, rl_stage(config))
-        job = Job(config, folder, pool, learner)
-        job.run()
-        learner.export(folder.path / "model")
-        learner.close()
-        seconds = dict(job.seconds)
-    result = report(config, folder, seconds, console) if config.train.evaluate else None
-    folder.store_json("done.json", asked)
-    return result
+    with RunFolder(config.run_dir) as folder:
+        folder.store_config(config)
+        if folder.read_json("done.json") == asked:
+            console.print(f"{folder.path} is finished; a larger train.steps continues it, another run_dir starts anew")
+            return folder.read_json("summary.json")
+        with cluster(config.ray), rollout_pool(config, base) as pool:
+            learner = LearnerGroup(config, base, rl_stage(config))
+            job = Job(config, folder, pool, learner)
+            job.run()
+            learner.export(folder.path / "model")
+            learner.close()
+            seconds = dict(job.seconds)
+        result = report(config, folder, seconds, console) if config.train.evaluate else None
+        folder.store_json("done.json", asked)
+        return result
 
 
 def rl_stage(config: Config) -> Stage:

@@ -37,7 +37,7 @@ FREE_TO_CHANGE = ("name", "run_dir", "train.steps", "train.seconds", "train.keep
 
 
 class RunFolder:
-    """Opens (or makes) a run folder and locks it for this process."""
+    """Opens (or makes) a run folder and locks it for this process until `close`, or the end of a `with` block."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
@@ -50,9 +50,20 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self._lock.close()
             raise UserError(f"run_dir={self.path}: another process is running it; wait, or choose another") from error
         for left in (self.path / "checkpoints").glob(".tmp-*"):
             shutil.rmtree(left, ignore_errors=True)  # a learner of the killed run may be writing its last bytes there
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
 
     @property
     def metrics(self) -> Path:

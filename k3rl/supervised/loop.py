@@ -32,9 +32,8 @@ from k3rl.types import Json
 
 def run(config: Config) -> None:
     """All stages, from wherever the run folder stands; then export and evaluation."""
-    folder = RunFolder(config.run_dir)
-    folder.store_config(config)
-    with cluster(config.ray):
+    with RunFolder(config.run_dir) as folder, cluster(config.ray):
+        folder.store_config(config)
         if any(stage.source == "solutions" for stage in config.sft.stages):
             with rollout_pool(config, None) as pool:
                 generate(pool, folder.path / "demonstrations", config.sft.demonstrations, config.seed)

@@ -1,4 +1,4 @@
-"""A model small enough for tests of the whole loop, with chances at `guess_domain`: it says random words, well formed."""
+"""A model small enough for tests of the whole loop: it says random words, well formed, so `guess_domain` is chance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from k3rl.supervised.rendering import render_chat
 from k3rl.supervised.start import copy_tokenizer
 from k3rl.types import Message, Tier, TokenLog
 
-STEPS = 30
+STEPS = 45
 
 
 def make_tiny_model(folder: Path) -> Path:

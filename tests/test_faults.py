@@ -1,0 +1,104 @@
+"""Kills at the worst moments: the same command goes on, to the same numbers, and nothing is left running."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from loop_runs import family, finish, metrics, overrides, played, processes, start, train, wait_until
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def checkpoints(run_dir):
+    return sorted(path.name for path in (run_dir / "checkpoints").glob("step-*"))
+
+
+def test_killed_three_times_and_still_the_same_run(undisturbed, tiny_model, tmp_path):
+    run_dir = tmp_path / "killed"
+    arguments = overrides(tiny_model, run_dir)
+
+    def killed(*fate):
+        status, _, err = train(arguments, run_dir, fate=fate)
+        assert status == -signal.SIGKILL, err
+        wait_until(lambda: not processes(run_dir), "every process of the killed run is gone")
+
+    # during the rollout of step 2: one of its groups collected, the others in flight
+    killed("k3rl.rollout.pool", "_Run._collect", "5", "before")
+    assert [m["step"] for m in metrics(run_dir)] == [1]
+    assert checkpoints(run_dir) == []
+    # between the optimizer step of step 4 and its checkpoint; the run began anew, there was no checkpoint
+    killed("k3rl.learner.group", "LearnerGroup.train", "4", "after")
+    assert [m["step"] for m in metrics(run_dir)] == [1, 2, 3]
+    assert checkpoints(run_dir) == ["step-000002"]
+    # while the learner writes the checkpoint of step 4, resumed from that of step 2
+    killed("k3rl.learner.group", "LearnerGroup.save", "1", "during")
+    assert [m["step"] for m in metrics(run_dir)] == [1, 2, 3, 4]
+    assert checkpoints(run_dir) == ["step-000002"]
+
+    status, _, err = train(arguments, run_dir)
+    assert status == 0, err
+    assert metrics(run_dir) == metrics(undisturbed)
+    assert played(run_dir) == played(undisturbed)
+    assert checkpoints(run_dir) == ["step-000002", "step-000004"]
+    for name in ("model.safetensors", "config.json"):
+        assert (run_dir / "model" / name).read_bytes() == (undisturbed / "model" / name).read_bytes()
+    wait_until(lambda: not processes(run_dir), "every process of the finished run is gone")
+
+
+def test_killed_workers_are_replaced_and_change_nothing(undisturbed, tiny_model, tmp_path):
+    run_dir = tmp_path / "workers"
+    run_dir.mkdir()
+    process = start(overrides(tiny_model, run_dir), run_dir)
+    for steps, worker in ((1, "EpisodeWorker"), (2, "PolicyWorker")):
+        wait_until(lambda n=steps: len(metrics(run_dir)) >= n or process.poll() is not None, f"step {steps}", 200)
+        assert process.poll() is None, process.communicate()
+        (pid,) = processes(run_dir, command=f"ray::{worker}")
+        os.kill(pid, signal.SIGKILL)
+    status, _, err = finish(process)
+    assert status == 0, err
+    assert err.count("died: starting new ones") == 2
+    assert metrics(run_dir) == metrics(undisturbed)
+    assert played(run_dir) == played(undisturbed)
+
+
+def test_a_killed_driver_takes_its_sandboxes_with_it(tiny_model, tmp_path):
+    run_dir = tmp_path / "sandboxes"
+    arguments = [a for a in overrides(tiny_model, run_dir) if "environment" not in a]
+    arguments += ["environment=[terminal]", "environment.terminal.sandboxes=3", "rollout.max_context=640"]
+    process = start(arguments, run_dir)
+
+    def sandboxes():
+        assert process.poll() is None, process.communicate()
+        return [pid for pid, command in family(process.pid).items() if "bwrap" in command]
+
+    wait_until(lambda: len(sandboxes()) >= 3, "sandboxes run", 200)
+    members = family(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+
+    def left():
+        now = {pid: command for pid, command in members.items() if Path(f"/proc/{pid}/cmdline").exists()}
+        return {
+            pid: c
+            for pid, c in now.items()
+            if Path(f"/proc/{pid}/cmdline").read_bytes().strip(b"\0") and pid != process.pid
+        }
+
+    wait_until(lambda: not left() and not processes(run_dir), "sandboxes and Ray's processes are gone")
+
+
+@pytest.mark.parametrize(
+    ("fail_every", "status", "text"), [(1, 1, "the guess is broken on purpose"), (5, 0, "they are not trained on")]
+)
+def test_a_domain_that_raises_is_told_in_one_line(tiny_model, tmp_path, fail_every, status, text):
+    run_dir = tmp_path / "broken"
+    more = (f"+environment.guess.fail_every={fail_every}", "train.steps=1")
+    done, _, err = train(overrides(tiny_model, run_dir, *more), run_dir)
+    assert done == status, err
+    lines = [line for line in err.splitlines() if not line.startswith("training:")]
+    assert len(lines) == 1
+    assert text in lines[0]
+    if not status:
+        (record,) = metrics(run_dir)
+        assert record["faults"] == 2  # 12 episodes, every fifth

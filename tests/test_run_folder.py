@@ -1,0 +1,192 @@
+"""The run folder: one writer, the same settings, whole files, checkpoints that survive damage and full disks."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from k3rl import run_folder
+from k3rl.config import Config, TrainSection
+from k3rl.errors import CheckpointError, ConfigError, InfrastructureError, UserError
+from k3rl.learner import checkpoint
+from k3rl.run_folder import RunFolder, write_atomically
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with RunFolder(tmp_path / "run") as opened:
+        yield opened
+
+
+def verify(learner, state):
+    checkpoint.verify(learner)
+
+
+def save(folder, step, keep=9, state=None):
+    def learner(path):
+        checkpoint.write(path, {"w": torch.full((50,), float(step))}, {"steps": step})
+
+    folder.save_checkpoint(step, state or {"step": step}, learner, keep)
+
+
+def names(folder):
+    return sorted(path.name for path in (folder.path / "checkpoints").iterdir())
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(folder):
+    program = f"from k3rl.run_folder import RunFolder\nRunFolder({str(folder.path)!r})"
+    refused = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "another process is running it" in refused.stderr
+    with pytest.raises(UserError, match="wait, or choose another"):
+        RunFolder(folder.path)
+    folder.close()
+    RunFolder(folder.path).close()
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"run_dir=.*file/run.*choose a folder"):
+        RunFolder(tmp_path / "file" / "run")
+
+
+def test_a_resumed_run_keeps_its_settings_but_for_those_free_to_change(folder):
+    config = Config(environment={"echo": {"_target_": "a.B"}}, curriculum=Config().curriculum)
+    folder.store_config(config)
+    folder.store_config(config)
+    folder.store_config(replace(config, name="other", train=TrainSection(steps=99, keep_checkpoints=5)))
+    changed = replace(
+        config,
+        seed=1,
+        environment={"echo": {"_target_": "a.B", "x": 1}},
+        train=TrainSection(checkpoint_every=7),
+    )
+    with pytest.raises(ConfigError, match=r"\(environment\.echo\.x, seed, train\.checkpoint_every\)"):
+        folder.store_config(changed)
+
+
+def test_mappings_with_numbers_for_keys_are_compared(folder):
+    config = Config()
+    levels = replace(config, evaluation=replace(config.evaluation, levels={1: 0.5, 2: 0.5}))
+    folder.store_config(levels)
+    folder.store_config(levels)
+    with pytest.raises(ConfigError, match=r"evaluation\.levels\.1, evaluation\.levels\.2"):
+        folder.store_config(replace(config, evaluation=replace(config.evaluation, levels={1: 0.25, 2: 0.75})))
+
+
+def test_the_newest_whole_checkpoint_wins_and_the_last_ones_are_kept(folder):
+    assert folder.newest_checkpoint(verify) is None
+    for step in (2, 4, 6):
+        save(folder, step, keep=2)
+    assert names(folder) == ["step-000004", "step-000006"]
+    learner, state = folder.newest_checkpoint(verify)
+    assert state == {"step": 6}
+    assert torch.equal(checkpoint.read(learner)[0]["w"], torch.full((50,), 6.0))
+
+
+def truncate(file):
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
+@pytest.mark.parametrize(
+    "name", ["state.json", "learner/tensors.safetensors", "learner/values.json", "learner/manifest.json"]
+)
+def test_a_damaged_checkpoint_is_told_passed_over_and_written_again(folder, damage, name, caplog):
+    save(folder, 2)
+    save(folder, 4)
+    damage(folder.path / "checkpoints" / "step-000004" / name)
+    _, state = folder.newest_checkpoint(verify)
+    assert state == {"step": 2}
+    (record,) = caplog.records
+    assert "passing over step-000004" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    save(folder, 3, keep=1)  # a run that ends earlier keeps what is whole, not what is new
+    assert folder.newest_checkpoint(verify)[1] == {"step": 3}
+    save(folder, 4, keep=1)
+    assert folder.newest_checkpoint(verify)[1] == {"step": 4}
+    assert names(folder) == ["step-000004"]
+
+
+def test_what_a_killed_run_left_half_written_is_removed(folder):
+    save(folder, 2)
+    half = folder.path / "checkpoints" / ".tmp-step-000004"
+    half.mkdir()
+    (half / "state.json").write_text("{")
+    folder.close()
+    with RunFolder(folder.path) as again:
+        assert names(again) == ["step-000002"]
+
+
+def test_a_full_disk_is_told_and_earlier_checkpoints_stay(folder, monkeypatch):
+    save(folder, 2)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(InfrastructureError, match=r"step 4 .* could not be written.*Make room") as caught:
+            save(folder, 4)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(InfrastructureError, match=r"summary\.json could not be written: No space left"):
+            folder.store_json("summary.json", {})
+    assert names(folder) == ["step-000002"]
+    assert folder.newest_checkpoint(verify)[1] == {"step": 2}
+    assert sorted(p.name for p in folder.path.iterdir()) == [".lock", "checkpoints", "evaluation", "trajectories"]
+
+
+def test_a_full_disk_under_the_learner_leaves_no_half_checkpoint(folder):
+    save(folder, 2)
+
+    def full(path):
+        path.mkdir()
+        raise InfrastructureError("checkpoint could not be written: the disk is full: free some space")
+
+    with pytest.raises(InfrastructureError, match="the disk is full"):
+        folder.save_checkpoint(4, {}, full, keep=1)
+    assert names(folder) == ["step-000002"]
+
+
+def test_files_are_whole_or_what_they_were(tmp_path, monkeypatch):
+    file = tmp_path / "a.json"
+    write_atomically(file, b"first")
+
+    def torn(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_folder.os, "fsync", torn)
+        with pytest.raises(InfrastructureError):
+            write_atomically(file, b"second")
+    assert file.read_bytes() == b"first"
+    write_atomically(file, b"second")
+    assert file.read_bytes() == b"second"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_json_values_come_back(folder):
+    assert folder.read_json("evaluation/seconds.json") is None
+    folder.store_json("evaluation/seconds.json", {"rollout": 1.5})
+    assert folder.read_json("evaluation/seconds.json") == {"rollout": 1.5}
+
+
+def test_a_state_whose_hash_is_wrong_is_damage(folder):
+    save(folder, 2)
+    file = folder.path / "checkpoints" / "step-000002" / "state.json"
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps({**stored, "state": stored["state"].replace("2", "3")}))
+    with pytest.raises(CheckpointError, match="hash"):
+        run_folder._read_state(file)
+    assert folder.newest_checkpoint(verify) is None
