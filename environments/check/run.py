@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -156,11 +157,16 @@ def _host(episodes: list[Episode]) -> Row:
 
 
 def _leaks(domain: Domain, episodes: list[Episode]) -> Row:
+    """No text of `secrets(task)` is ever shown; none of `unsaid(task)`, if there is one, stands in the prompt."""
     secrets = getattr(domain, "secrets", None)
     if secrets is None:
         return Row(name="leaks", value="the domain has no secrets(task) -> list of texts never to be shown", ok=False)
+    unsaid = getattr(domain, "unsaid", lambda task: [])
     told = [f"{e.task.id} shows {s!r}" for e in episodes for s in secrets(e.task) if any(s in t for t in _texts(e))]
-    count = sum(len(secrets(episode.task)) for episode in episodes)
+    for task in (episode.task for episode in episodes):
+        prompt = "\n".join(message.content for message in task.messages)
+        told += [f"{task.id} says {s!r}" for s in unsaid(task) if re.search(rf"(?<!\w){re.escape(s)}(?!\w)", prompt)]
+    count = sum(len(secrets(episode.task)) + len(unsaid(episode.task)) for episode in episodes)
     return Row(name="leaks", value=failures(told, count, "secrets kept"), ok=not told)
 
 

@@ -81,6 +81,7 @@ class CodeRepair:
     heldout = tuple(HELDOUT)
 
     def __init__(self, *, sandboxes: int = 4, seconds: float = 20.0) -> None:
+        self.sandbox_spec = _SPEC
         self._pool = SandboxPool(_SPEC, sandboxes)
         self._seconds = seconds
 
@@ -134,6 +135,22 @@ class CodeRepair:
     def exploits(self, task: Task) -> Mapping[str, Callable[[], Solution]]:
         """Cheats by name."""
         return cheats.exploits(task)
+
+    def secrets(self, task: Task) -> list[str]:
+        """Texts that no observation may hold: the repaired functions, and the hidden cases as a test would put them."""
+        found = []
+        for bug in task.payload["bugs"]:
+            right = task.payload["files"][bug["path"]].replace(bug["old"], bug["new"])
+            start = right.index(bug["head"])
+            found.append(right[start : right.index(bug["new"], start) + len(bug["new"])])
+        for function in task.payload["functions"].values():
+            for inputs, expected in zip(function["inputs"], function["expected"], strict=True):
+                found.append(f"{function['name']}({', '.join(map(repr, inputs))}) == {expected!r}")
+        return found
+
+    def unsaid(self, task: Task) -> list[str]:
+        """Texts that the prompt may not hold: what repairs the bugs."""
+        return [bug["new"] for bug in task.payload["bugs"]]
 
     async def close(self) -> None:
         """End the sandboxes."""

@@ -15,6 +15,7 @@ from k3rl.environments.office.plan import Plan
 from k3rl.environments.office.scoring import contents, queries, score, sound
 from k3rl.environments.office.tables import Draw
 from k3rl.environments.office.workbook import build
+from k3rl.environments.pools import NUMBERS
 from k3rl.environments.sandbox import JobFailure, SandboxPool, SandboxSpec
 from k3rl.errors import UserError
 from k3rl.types import SPLITS, Json, Limits, Message, Score, Split, Task
@@ -43,6 +44,7 @@ class OfficeDomain:
     heldout = tuple(HELDOUT)
 
     def __init__(self, *, sandboxes: int = 8, judges: int = 1) -> None:
+        self.sandbox_spec = _AGENT
         self._boxes = SandboxPool(_AGENT, sandboxes)
         self._judges = SandboxPool(_AGENT, judges)
         self._calculators = SandboxPool(_CALCULATOR, judges)
@@ -125,6 +127,19 @@ class OfficeDomain:
     def exploits(self, task: Task) -> Mapping[str, Callable[[], Solution]]:
         """Cheats by name."""
         return policies.exploits(_plan(task))
+
+    def secrets(self, task: Task) -> list[str]:
+        """Texts that no observation may hold: the hidden inputs that a workbook's own values could not be."""
+        sets = [inputs for query in queries(_plan(task), task.id) for inputs in query["sets"]]
+        numbers = {value for inputs in sets for value in inputs.values() if not isinstance(value, str)}
+        return sorted(str(value) for value in numbers if abs(value) > max(NUMBERS) or value != int(value))
+
+    def unsaid(self, task: Task) -> list[str]:
+        """Texts that the prompt may not hold: what has to be looked up in the workbook."""
+        plan = _plan(task)
+        held = {value for contents in plan.sheets.values() for value in contents.values()}
+        wanted = [value for value in (plan.answer, *plan.literals.values()) if value in held]
+        return [str(value) for value in wanted]
 
     async def close(self) -> None:
         """End all sandboxes."""
