@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from k3rl.chat import ParsedTurn, XtmlRenderer
+from k3rl.chat import ParsedTurn, XtmlRenderer, problem_message
 from k3rl.environment import Domain, Environment, StepResult
 from k3rl.errors import DeadlineError, InfrastructureError, K3rlError, PolicyLostError
-from k3rl.types import Message, Score, Scored, StopReason, Task, Tier, TokenLog, Trajectory, Turn
+from k3rl.types import Score, Scored, StopReason, Task, Tier, TokenLog, Trajectory, Turn
 
 
 class SampledTurn(Protocol):
@@ -182,8 +182,7 @@ class _Episode:
         """Markup the parser could not read is answered here; the environment sees well-formed calls only."""
         assert self.environment is not None
         if parsed.problems:
-            text = "error: " + "; ".join(parsed.problems)
-            return StepResult(messages=(Message(role="tool", name="error", tool_call_id="error:1", content=text),))
+            return StepResult(messages=(problem_message(parsed.problems),))
         return await self.environment.step(parsed.message)
 
     def scored(
