@@ -82,7 +82,7 @@ def test_evaluation_before_and_after_and_a_longer_run(tiny_model, tmp_path):
     assert all(len(r.sampled) == 2 for r in before)
     sampled = [reward for r in before if r.split == "test" for reward in r.sampled]
     assert summary["domains"]["guess"]["before"]["sampled"]["mean"] == pytest.approx(sum(sampled) / 4)
-    assert {"rollout", "learn", "evaluate_before", "evaluate_after"} <= summary["seconds"]["phases"].keys()
+    assert {"rollout", "learn", "evaluate_before", "evaluate_after"} <= summary["seconds_by_phase"].keys()
 
     status, _, err = train(overrides(tiny_model, run_dir, "train.evaluate=true", "train.steps=2"), run_dir)
     assert status == 0, err

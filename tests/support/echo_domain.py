@@ -39,7 +39,7 @@ class EchoDomain:
             seed=seed,
             messages=(Message(role="user", content=f"{family} {words}"),),
             tools=(TOOL,),
-            limits=Limits(turns=3, seconds=10, context=320, turn_tokens=96),
+            limits=Limits(turns=3, seconds=10, context=640, turn_tokens=96),
             payload={"words": words},
         )
 

@@ -11,7 +11,6 @@ from echo_domain import EchoDomain, EchoEnvironment
 from k3rl.environment import StepResult
 from k3rl.types import Json, Limits, Message, Score, Task, TokenLog
 
-
 LIMITS = Limits(turns=3, seconds=10, context=640, turn_tokens=96)
 
 

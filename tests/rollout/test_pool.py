@@ -1,0 +1,109 @@
+"""The pool over real Ray actors, with solvers as players: order, deaths, what is told of broken domains."""
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import ray
+
+from k3rl.config import RolloutSection
+from k3rl.errors import ConfigError, DeadlineError, EnvironmentFault
+from k3rl.model_folder import tokenizer_folder
+from k3rl.observability.trajectories import read_trajectories
+from k3rl.rollout.group import GroupSpec
+from k3rl.rollout.pool import RolloutPool
+from k3rl.types import StopReason
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+ECHO = {"echo": {"_target_": "echo_domain.EchoDomain"}}
+SPEC = GroupSpec(domain="echo", split="train", level=1, index=0, samples=2, seed=0, temperature=0.0, player="solver")
+SPECS = [replace(SPEC, level=1 + index % 2, index=index) for index in range(12)]
+
+
+@pytest.fixture
+def make_pool():
+    pools = []
+
+    def make(environment=ECHO, **rollout):
+        settings = RolloutSection(**{"max_context": 640, "concurrent_episodes": 4, **rollout})
+        pools.append(RolloutPool(settings, environment, tokenizer=str(tokenizer_folder("nano"))))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def test_groups_come_back_in_order_whole_and_recorded(make_pool, tmp_path):
+    pool = make_pool(episode_workers=2)
+    assert pool.levels == {"echo": 2}
+    told = []
+    groups = pool.run(SPECS, told.append)
+    assert [group.spec for group in groups] == SPECS
+    assert sorted(group.spec.index for group in told) == list(range(12))
+    for group in groups:
+        assert [e.sample for e in group.episodes] == [0, 1]
+        assert all(e.success and e.level == group.spec.level and e.turns == 2 for e in group.episodes)
+    path = tmp_path / "step-000001.parquet"
+    pool.record(groups, [[0.5, -0.5]] * 12, path=str(path), step=1, run="r").wait()
+    rows = read_trajectories(path)
+    assert [(row.task_id, row.sample, row.advantage) for row in rows] == [
+        (e.task_id, e.sample, 0.5 - e.sample) for group in groups for e in group.episodes
+    ]
+
+
+def worker_pid(pool, place=0):
+    return ray.get(pool.episode_workers[place].actor.__ray_call__.remote(lambda worker: os.getpid()))
+
+
+def test_a_worker_s_death_loses_no_group_and_no_record(make_pool, tmp_path):
+    pool = make_pool(episode_workers=2)
+    before = pool.run(SPECS)
+    pids = [worker_pid(pool, place) for place in (0, 1)]
+
+    def kill_once(group):
+        if pids:
+            os.kill(pids.pop(), signal.SIGKILL)
+
+    after = pool.run(SPECS, kill_once)
+    assert [[replace(e, seconds=0) for e in group.episodes] for group in after] == [
+        [replace(e, seconds=0) for e in group.episodes] for group in before
+    ]
+    os.kill(worker_pid(pool), signal.SIGKILL)
+    path = tmp_path / "step-000001.parquet"
+    pool.record(after, [[0.0, 0.0]] * 12, path=str(path), step=1, run="r").wait()
+    assert len(read_trajectories(path)) == 24
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"_target_": "echo_domain.Nothing"}, "environment.echo._target_=echo_domain.Nothing"),
+        ({"_target_": "echo_domain.EchoDomain", "colour": 1}, "environment.echo: .*colour"),
+    ],
+)
+def test_a_domain_that_cannot_be_made_is_a_user_s_error(make_pool, settings, text):
+    with pytest.raises(ConfigError, match=text) as caught:
+        make_pool({"echo": settings})
+    assert "\n" not in str(caught.value)
+
+
+def test_episodes_of_a_raising_domain_are_told(make_pool):
+    pool = make_pool({"echo": {**ECHO["echo"], "fail_every": 2}})
+    ((first, second),) = (group.episodes for group in pool.run([SPEC]))
+    assert first.success
+    assert (second.reward, second.stop) == (None, StopReason.ENVIRONMENT)
+    assert second.error == "RuntimeError: the echo is broken on purpose"
+
+
+def test_a_task_that_cannot_be_made_names_the_domain(make_pool):
+    with pytest.raises(EnvironmentFault, match=r"domain echo could not make task 0 of train, level one: TypeError"):
+        make_pool().run([replace(SPEC, level="one")])
+
+
+def test_a_group_that_takes_too_long_names_its_domain(make_pool):
+    pool = make_pool(deadline_seconds=0.001)
+    with pytest.raises(DeadlineError, match=r"no group of echo finished within 0\.001 s"):
+        pool.run([replace(SPEC, samples=4)])

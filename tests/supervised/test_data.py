@@ -1,0 +1,126 @@
+"""Supervised batches: a function of configuration and step, over all examples, none twice in an epoch."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from k3rl.config import Config, StageSection
+from k3rl.errors import UserError
+from k3rl.supervised import copying
+from k3rl.supervised.data import epoch_batches, made_batches, stage_batches
+from k3rl.types import Message, Sample
+
+
+def sample(place, length):
+    zeros = np.zeros(length, np.float32)
+    return Sample(
+        key=f"k{place}",
+        domain="d",
+        tokens=np.full(length, place, np.int32),
+        loss_mask=zeros + 1,
+        advantages=zeros,
+        logprobs=zeros,
+        entropies=zeros,
+        versions=np.zeros(length, np.int32),
+    )
+
+
+SAMPLES = [sample(place, 5 + place % 7) for place in range(40)]
+STAGE = StageSection(name="s", steps=60, batch_tokens=30, source="copy")
+
+
+def keys(batch):
+    return [s.key.rpartition("@")[0] for s in batch]
+
+
+def test_epochs_cover_every_sample_once_each_in_an_order_of_its_own():
+    batches = epoch_batches(SAMPLES, STAGE, "seed")
+    drawn = [key for step in range(STAGE.steps) for key in keys(batches(step))]
+    wanted = Counter(s.key for s in SAMPLES)
+    epochs = [drawn[start : start + 40] for start in range(0, len(drawn) - 39, 40)]
+    assert len(epochs) >= 5
+    assert all(Counter(epoch) == wanted for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
+
+
+def test_batches_are_filled_to_the_tokens_asked_for_and_no_further():
+    batches = epoch_batches(SAMPLES, STAGE, "seed")
+    for step in range(STAGE.steps):
+        lengths = [len(s.tokens) for s in batches(step)]
+        assert sum(lengths) >= 30 > sum(lengths[:-1])
+
+
+def test_a_batch_is_a_function_of_seed_and_step():
+    one, other = (epoch_batches(SAMPLES, STAGE, "seed") for _ in range(2))
+    assert [keys(one(step)) for step in (41, 3, 59)] == [keys(other(step)) for step in (41, 3, 59)]
+    assert [keys(one(step)) for step in range(9)] != [
+        keys(epoch_batches(SAMPLES, STAGE, "other")(step)) for step in range(9)
+    ]
+
+
+def test_keys_are_unique_in_a_batch_that_spans_epochs():
+    batch = epoch_batches(SAMPLES[:3], replace(STAGE, batch_tokens=100), "seed")(2)
+    assert len(batch) > 3
+    assert len({s.key for s in batch}) == len(batch)
+
+
+@pytest.mark.parametrize("source", ["copy", "format"])
+def test_made_batches_are_fresh_at_every_step_and_the_same_again(renderer, source):
+    stage = replace(STAGE, source=source, batch_tokens=400, prompt_weight=0.5)
+    batches = made_batches(renderer, stage, "seed")
+    first, again, second = batches(7), batches(7), batches(8)
+    assert [s.tokens.tolist() for s in first] == [s.tokens.tolist() for s in again]
+    assert [s.tokens.tolist() for s in first] != [s.tokens.tolist() for s in second]
+    assert len({s.key for s in (*first, *second)}) == len(first) + len(second)
+    for s in first:
+        assert set(np.unique(s.loss_mask).tolist()) == {0.5, 1.0}
+        assert s.loss_mask[0] == 0.5
+        assert s.loss_mask[-1] == 1.0
+    assert sum(len(s.tokens) for s in first) >= 400 > sum(len(s.tokens) for s in first[:-1])
+
+
+@pytest.fixture
+def conversations(tmp_path):
+    def chat(answer):
+        return {"messages": [{"role": "user", "content": "say"}, {"role": "assistant", "content": answer}]}
+
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps(chat(answer)) + "\n" for answer in ("kiwi", "oak", "kiwi " * 90)))
+    return file
+
+
+def test_a_folder_of_conversations_is_data_and_long_ones_are_left_out(renderer, conversations, tmp_path):
+    stage = StageSection(name="f", source="folder", path=str(conversations), steps=4, batch_tokens=1)
+    config = Config(rollout=replace(Config().rollout, max_context=60))
+    batches = stage_batches(config, stage, renderer, tmp_path)
+    seen = [s for step in range(4) for s in batches(step)]
+    assert Counter(keys(seen)) == {"chats.jsonl/0": 2, "chats.jsonl/1": 2}
+    (answer,) = {s.tokens[s.loss_mask > 0].tobytes() for s in seen if s.key.startswith("chats.jsonl/0")}
+    assert np.frombuffer(answer, np.int32).tolist() == renderer.assistant(Message(role="assistant", content="kiwi"))
+
+
+def test_data_that_never_fits_is_told(renderer, conversations, tmp_path):
+    stage = StageSection(name="f", source="folder", path=str(conversations))
+    config = Config(rollout=replace(Config().rollout, max_context=8))
+    with pytest.raises(UserError, match=r"stage f: no example of 3 fits rollout\.max_context=8"):
+        stage_batches(config, stage, renderer, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [copying.repeat, copying.look_up, copying.call, copying.relay])
+def test_format_examples_call_declared_tools_and_end_with_an_answer(kind):
+    for number in range(50):
+        messages, tools = kind(Random(number))
+        assert messages[-1].role == "assistant"
+        assert {call.name for m in messages for call in m.tool_calls} <= {tool.name for tool in tools}
+
+
+def test_a_copy_repeats_its_list(renderer):
+    for number in range(50):
+        drawn = copying.copy_sample(renderer, Random(number), "k", 0.0)
+        answer = drawn.tokens[drawn.loss_mask > 0].tolist()
+        given = drawn.tokens[drawn.loss_mask == 0].tolist()
+        assert given[1:-1] == answer[:-1]

@@ -1,0 +1,67 @@
+"""Demonstrations: played once, kept by shard, resumed at the first missing one, right or refused."""
+
+import pytest
+
+from k3rl.config import RolloutSection
+from k3rl.errors import EnvironmentFault
+from k3rl.model_folder import tokenizer_folder
+from k3rl.rollout.pool import RolloutPool
+from k3rl.supervised import demonstrations
+from k3rl.supervised.demonstrations import demonstration_specs, generate, load_demonstrations, to_samples
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture
+def make_pool():
+    pools = []
+
+    def make(**settings):
+        environment = {"echo": {"_target_": "echo_domain.EchoDomain", **settings}}
+        pools.append(
+            RolloutPool(
+                RolloutSection(max_context=640), environment, tokenizer=str(tokenizer_folder("nano")), variants=2
+            )
+        )
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def test_specs_go_through_levels_and_domains_in_turn():
+    specs = demonstration_specs({"b": 2, "a": 3}, 6, seed=4)
+    assert [(s.level, s.index) for s in specs if s.domain == "a"] == [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (3, 1)]
+    assert [(s.level, s.index) for s in specs if s.domain == "b"] == [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2)]
+    assert [s.domain for s in specs[:4]] == ["a", "b", "a", "b"]
+    assert {(s.split, s.player, s.samples, s.seed) for s in specs} == {("train", "solver", 1, 4)}
+
+
+def test_a_killed_generation_goes_on_at_the_first_missing_shard(make_pool, tmp_path, monkeypatch, renderer):
+    monkeypatch.setattr(demonstrations, "SHARD", 4)
+    pool = make_pool()
+    generate(pool, tmp_path, 10, seed=0)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == [f"step-00000{n}.parquet" for n in range(3)]
+    stored = load_demonstrations(tmp_path)
+    assert len({row.task_id for row in stored}) == len(stored) == 10
+    samples = to_samples(stored, renderer, prompt_weight=0.0)
+
+    kept = [(file.stat().st_mtime_ns, file.stat().st_ino) for file in files]
+    files[1].unlink()
+    played = []
+    run = pool.run
+    monkeypatch.setattr(pool, "run", lambda specs, told: played.extend(specs) or run(specs, told))
+    generate(pool, tmp_path, 10, seed=0)
+    assert played == demonstration_specs({"echo": 2}, 10, seed=0)[4:8]
+    now = [(file.stat().st_mtime_ns, file.stat().st_ino) for file in files]
+    assert (now[0], now[2]) == (kept[0], kept[2])
+    again = to_samples(load_demonstrations(tmp_path), renderer, prompt_weight=0.0)
+    assert [(s.key, s.tokens.tolist()) for s in again] == [(s.key, s.tokens.tolist()) for s in samples]
+
+
+def test_a_reference_solution_that_fails_is_refused(make_pool, tmp_path):
+    with pytest.raises(EnvironmentFault, match=r"the reference solution of echo/train/.* scored None: RuntimeError"):
+        generate(make_pool(fail_every=3), tmp_path, 6, seed=0)
+    assert list(tmp_path.iterdir()) == []
