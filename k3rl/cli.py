@@ -112,9 +112,9 @@ def _train(parsed: argparse.Namespace) -> None:
 
 def _sft(parsed: argparse.Namespace) -> None:
     config = compose(parsed.overrides)
-    from k3rl.jobs import supervised
+    from k3rl.supervised.loop import run
 
-    supervised(config)
+    run(config)
 
 
 def _eval(parsed: argparse.Namespace) -> None:

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from k3rl.cluster import cluster
 from k3rl.config import Config
-from k3rl.errors import UserError
 from k3rl.evaluation.evaluate import evaluate, evaluation_specs
 from k3rl.evaluation.picture import curves, draw
 from k3rl.evaluation.report import comparison, evaluation, summary
@@ -141,11 +140,3 @@ def evaluate_folder(config: Config, model: Path, output: Path) -> list[TaskResul
     write_results(output, results)
     return results
 
-
-def supervised(config: Config) -> None:
-    """`k3rl sft`: see k3rl.supervised.loop."""
-    from k3rl.supervised.loop import run
-
-    if not config.sft.stages:
-        raise UserError("sft.stages is empty: choose an experiment that has stages, e.g. experiment=nano_base")
-    run(config)

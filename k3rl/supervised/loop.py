@@ -14,6 +14,7 @@ from rich.console import Console
 from k3rl.chat import XtmlRenderer, load_tokenizer
 from k3rl.cluster import cluster
 from k3rl.config import Config, StageSection
+from k3rl.errors import UserError
 from k3rl.evaluation.report import evaluation
 from k3rl.evaluation.results import read_results
 from k3rl.evaluation.tables import show
@@ -32,6 +33,8 @@ from k3rl.types import Json
 
 def run(config: Config) -> None:
     """All stages, from wherever the run folder stands; then export and evaluation."""
+    if not config.sft.stages:
+        raise UserError("sft.stages is empty: choose an experiment that has stages, e.g. experiment=nano_base")
     with RunFolder(config.run_dir) as folder, cluster(config.ray):
         folder.store_config(config)
         if any(stage.source == "solutions" for stage in config.sft.stages):
