@@ -20,7 +20,7 @@ from k3rl.types import SPLITS, Json, Limits, Message, Score, Split, Task
 
 _SPEC = SandboxSpec(
     packages=("pytest",),
-    preload=("suite_jobs.warmed",),
+    preload=("suite_jobs.runner", "suite_jobs.warmed"),
     jobs=("k3rl.environments.code_repair.suite_jobs",),
     env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     cpu_seconds=2.0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from k3rl.environments.code_repair.package import canonical
-from k3rl.environments.code_repair.workspace import SUITE, TREE_BYTES
+from k3rl.environments.code_repair.workspace import SUITE, TREE_BYTES, Record, record
 from k3rl.environments.sandbox import JobFailure, SandboxPool
 from k3rl.reward import Part, Rubric
 from k3rl.rewards.tests import PASSED, Passed, compare
@@ -50,23 +50,29 @@ def rubric(task: Task) -> Rubric:
 async def judge(task: Task, artifacts: Mapping[str, Json], pool: SandboxPool, *, seconds: float) -> Score:
     """Run and compare. Code that hangs, dies or floods has failed; only a sandbox that fails by itself raises."""
     files = patched(task.payload["files"], artifacts.get("files"))
+    if files == task.payload["files"]:  # nothing was repaired: the bugs are as they were planted and tried
+        kept = dict.fromkeys(task.payload["pass_to_pass"], PASSED)
+        return rubric(task).score({"hidden": kept, "suite": {}})
     untested = {path: text for path, text in files.items() if is_source(path)}
     functions: Mapping[str, Json] = task.payload["functions"]
     calls = {test: [item["module"], item["name"], item["inputs"]] for test, item in functions.items()}
     expected = {test: [canonical(value) for value in item["expected"]] for test, item in functions.items()}
-    suite: Mapping[str, Json] = {}
-    answers = await run_job(pool, VALUES, {"files": untested, "calls": calls}, seconds=seconds)
-    hidden = compare(expected, answers)
+    answers: dict[str, Json] = {}
+    for line in await run_job(pool, VALUES, {"files": untested, "calls": calls}, seconds=seconds):
+        match line:
+            case [str(test), list(texts)]:
+                answers[test] = texts
+    hidden, suite = compare(expected, answers), Record()
     if set(hidden.values()) == {PASSED}:
-        reply = await run_job(pool, SUITE, {"files": files}, seconds=seconds)
-        suite = reply["outcomes"] if reply and reply["finished"] and not reply["errors"] else {}
-    return rubric(task).score({"hidden": hidden, "suite": suite})
+        suite = record(await run_job(pool, SUITE, files, seconds=seconds))
+    sound = suite.finished and not suite.errors
+    return rubric(task).score({"hidden": hidden, "suite": suite.outcomes if sound else {}})
 
 
-async def run_job(pool: SandboxPool, job: str, argument: Json, *, seconds: float) -> Json:
-    """A job's answer from a sandbox of its own, or None if the code in it kept it from giving one."""
+async def run_job(pool: SandboxPool, job: str, argument: Json, *, seconds: float) -> list[Json]:
+    """A job's lines from a sandbox of its own; none if the code in it had to be stopped."""
     async with await pool.acquire() as box:
         try:
-            return await box.python(job, argument, seconds=seconds)
+            return await box.lines(job, argument, seconds=seconds)
         except JobFailure:
-            return None
+            return []

@@ -6,7 +6,8 @@ The files are plain values of the episode; only `test` needs a sandbox, for as l
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from k3rl.environments.sandbox import JobFailure, SandboxPool
 from k3rl.environments.tool_environment import ToolEnvironment
@@ -71,24 +72,47 @@ class Workspace(ToolEnvironment):
         """Run pytest on the files as they are."""
         async with await self._pool.acquire() as box:
             try:
-                reply = await box.python(SUITE, {"files": self.files}, seconds=self._seconds)
+                lines = await box.lines(SUITE, self.files, seconds=self._seconds)
             except JobFailure as failure:
                 return f"the tests did not end: {failure}"
-        return report(reply)
+        return report(record(lines))
 
 
-def report(reply: Mapping[str, Json]) -> str:
+@dataclass(kw_only=True, slots=True)
+class Record:
+    """What the suite said of itself: outcomes and one-line notes by test id, errors by file, whether it ended."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    finished: bool = False
+
+
+def record(lines: Sequence[Json]) -> Record:
+    """The suite's lines (see suite_jobs/runner.py); what has another form was not sent by us and is left out."""
+    found = Record()
+    for line in lines:
+        match line:
+            case ["test", str(name), str(outcome), str(note)]:
+                found.outcomes[name], found.notes[name] = outcome, note
+            case ["error", str(name), str(note)]:
+                found.errors[name] = note
+            case ["finished"]:
+                found.finished = True
+    return found
+
+
+def report(record: Record) -> str:
     """Failures line by line, then the counts.
 
     tests/test_oak.py::test_fig: assert fig(1) == 2
     1 failed, 3 passed
     """
-    outcomes: Mapping[str, str] = reply["outcomes"]
-    failed = [test for test, outcome in outcomes.items() if outcome != "passed"]
-    lines = [f"{test}: {reply['notes'][test]}" for test in failed]
-    lines += [f"{file}: {error}" for file, error in reply["errors"].items()]
-    if not reply["finished"]:
+    failed = [test for test, outcome in record.outcomes.items() if outcome != "passed"]
+    lines = [f"{test}: {record.notes[test]}" for test in failed]
+    lines += [f"{file}: {error}" for file, error in record.errors.items()]
+    if not record.finished:
         lines.append("the run broke off")
-    bad, good = len(failed) + len(reply["errors"]), len(outcomes) - len(failed)
+    bad, good = len(failed) + len(record.errors), len(record.outcomes) - len(failed)
     counts = [f"{bad} failed"] * bool(bad) + [f"{good} passed"] * bool(good)
     return "\n".join([*lines, ", ".join(counts) or "no tests ran"])

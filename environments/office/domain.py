@@ -103,7 +103,7 @@ class OfficeDomain:
             await box.write({BOOK: data})
             try:
                 report: Mapping[str, Json] = await box.python(
-                    "sheet_jobs.inspection:inspect", {"path": BOOK}, seconds=JOB_SECONDS
+                    "sheet_jobs.inspection:inspect", {"path": BOOK}, seconds=JOB_SECONDS, resident=True
                 )
             except JobFailure as failure:  # a file beyond the limits is the agent's doing
                 return {"problem": str(failure)}

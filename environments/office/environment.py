@@ -36,6 +36,7 @@ class OfficeEnvironment(ToolEnvironment):
     def __init__(self, task: Task, box: Sandbox) -> None:
         super().__init__(task)
         self._box = box
+        self._fresh = True  # until the first job is done: the process that runs them may know another workbook
 
     @classmethod
     async def start(cls, task: Task, box: Sandbox) -> OfficeEnvironment:
@@ -52,7 +53,9 @@ class OfficeEnvironment(ToolEnvironment):
         return await self._job("write", {"cell": cell, "value": value})
 
     async def _job(self, name: str, arguments: dict[str, str]) -> str:
-        reply = await self._box.python(f"sheet_jobs.tools:{name}", {"path": BOOK, **arguments}, seconds=JOB_SECONDS)
+        argument = {"path": BOOK, "fresh": self._fresh, **arguments}
+        reply = await self._box.python(f"sheet_jobs.tools:{name}", argument, seconds=JOB_SECONDS, resident=True)
+        self._fresh = False
         return reply["text"] if "text" in reply else f"error: {reply['error']}"
 
     async def artifacts(self) -> Mapping[str, Json]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openpyxl import load_workbook
 from openpyxl.utils import get_column_letter, range_boundaries
 
 from k3rl.environments.office.sheet_jobs import cells, tools
+from k3rl.environments.office.sheet_jobs.inspection import inspect
 from k3rl.environments.office.sheet_jobs.recalculate import Recalculation
 from k3rl.environments.office.workbook import build
 
@@ -22,6 +24,10 @@ def path(tmp_path: Path) -> str:
     place = tmp_path / "book.xlsx"
     place.write_bytes(build(SHEETS))
     return str(place)
+
+
+def do(tool: str, path: str, *, fresh: bool = True, **arguments: str) -> dict[str, str]:
+    return getattr(tools, tool)({"path": path, "fresh": fresh, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -36,7 +42,7 @@ def path(tmp_path: Path) -> str:
     ],
 )
 def test_read(path: str, where: str, text: str) -> None:
-    assert tools.read({"path": path, "range": where}) == {"text": text}
+    assert do("read", path, range=where) == {"text": text}
 
 
 @pytest.mark.parametrize(
@@ -54,19 +60,68 @@ def test_read(path: str, where: str, text: str) -> None:
     ],
 )
 def test_write(path: str, typed: str, held: object, kind: str, shown: str) -> None:
-    assert tools.write({"path": path, "cell": "jade!A1", "value": typed}) == {"text": "ok"}
+    assert do("write", path, cell="jade!A1", value=typed) == {"text": "ok"}
     cell = load_workbook(path)["jade"]["A1"]
     assert (cell.value, cell.data_type) == (held, kind)
-    assert tools.read({"path": path, "range": "jade!A1"}) == {"text": f"A1: {shown}"}
+    assert do("read", path, range="jade!A1") == {"text": f"A1: {shown}"}
     assert load_workbook(path)["lime"]["B2"].value == 7
-    tools.write({"path": path, "cell": "B2", "value": "8"})  # the first sheet; what was written before survives
+    do("write", path, cell="B2", value="8")  # the first sheet; what was written before survives
     assert (load_workbook(path)["jade"]["A1"].value, load_workbook(path)["lime"]["B2"].value) == (held, 8)
+
+
+VALUES = [
+    "7",
+    "2.0",
+    "-3.50",
+    "1e5",
+    "=A1+1",
+    "'=A1",
+    "'9",
+    "'",
+    "",
+    "a\r\nb",
+    " x ",
+    "#N/A",
+    "_x0041_",
+    "a\x07",
+    "\ud800",
+]
+PLACES = ["A1", "B2", "C5", "jade!B3", "jade!D7", "Z99", "lime", "A1:B2", "ZZ1"]
+CALLS = st.one_of(
+    st.tuples(st.just("read"), st.sampled_from(["lime", "jade!A1:D9", "B2", "nowhere!A1"]), st.none()),
+    st.tuples(st.just("write"), st.sampled_from(PLACES), st.sampled_from(VALUES)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(CALLS, max_size=8))
+def test_a_kept_workbook_shows_what_the_file_holds(calls: list[tuple[str, str, str | None]]) -> None:
+    """Whatever was done before: the same answers, and the same file, as with a load before every call."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [f"{folder}/kept.xlsx", f"{folder}/loaded.xlsx"]
+        for path in paths:
+            Path(path).write_bytes(build(SHEETS))
+        tools._kept.clear()
+        for tool, place, value in calls:
+            arguments = {"range": place} if value is None else {"cell": place, "value": value}
+            kept = do(tool, paths[0], fresh=False, **arguments)
+            alone = dict(tools._kept)  # the other file's calls must not make this one load again
+            assert do(tool, paths[1], fresh=True, **arguments) == kept
+            tools._kept.clear()
+            tools._kept.update(alone)
+        assert inspect({"path": paths[0]}) == inspect({"path": paths[1]})
+
+
+def test_what_a_file_could_not_give_back_is_refused(path: str) -> None:
+    for value in ("a\x07", "\ud800", "\udfff", "\uffff"):
+        assert do("write", path, cell="A1", value=value) == {"error": "the value holds a control character"}
+    assert do("read", path, range="A1") == {"text": "A1: fig"}
 
 
 def test_long_text_is_cut(path: str) -> None:
     for row in range(1, 25):
-        tools.write({"path": path, "cell": f"C{row}", "value": "x" * 200})
-    text = tools.read({"path": path, "range": "lime"})["text"]
+        do("write", path, cell=f"C{row}", value="x" * 200)
+    text = do("read", path, range="lime")["text"]
     assert len(text) < 2100
     assert text.endswith("read a smaller range")
 

@@ -108,6 +108,49 @@ async def test_a_job_leaves_no_process_behind(box: Sandbox) -> None:
     assert (await box.bash("ls /proc | grep -c '^[0-9]'")).text == "4\n"  # PID 1, bash, ls, grep
 
 
+async def test_lines_of_code_that_nobody_trusts_are_taken_for_what_they_are(box: Sandbox) -> None:
+    one, seen = await box.lines("sandbox_jobs:send_and_die")
+    assert one == ["one", 1]
+    assert seen == {"descriptors": [0, 1, 2, 3], "folder": "/w"}
+    assert await box.lines("sandbox_jobs:close_and_stay", seconds=30) == ["before"]
+    assert await box.lines("sandbox_jobs:send_much", limit=1030) == ["x" * 100] * 10
+    with pytest.raises(JobFailure, match="spin: out of time"):
+        await box.lines("sandbox_jobs:spin", seconds=0.3)
+
+
+async def test_a_resident_job_lives_on_until_it_fails_or_something_else_runs() -> None:
+    async with SandboxPool(SandboxSpec(jobs=("tests.environments.sandbox_jobs",)), size=1) as pool:
+        box = await pool.acquire()
+
+        async def call(fail: str = "") -> list[int]:
+            return await box.python("sandbox_jobs:count", fail, seconds=1, resident=True)
+
+        first = await call()
+        assert await call() == [2, first[1]]
+        await box.close()
+        box = await pool.acquire()
+        assert await call() == [3, first[1]]  # another episode, the same process
+        for fail, error, reason in (
+            ("raise", EnvironmentFault, "KeyError: 'why'"),
+            ("die", JobFailure, "ended"),
+            ("spin", JobFailure, "out of time"),
+        ):
+            with pytest.raises(error, match=reason):
+                await call(fail)
+            assert (await call())[0] == 1
+        living = await call()
+        assert (await box.bash("ls /proc | grep -c '^[0-9]'")).text == "4\n"  # PID 1, bash, ls, grep
+        assert (await call())[0] == 1
+        assert (await call())[0] == 1  # a shell lives: every job is forked anew
+        await box.close()
+        box = await pool.acquire()
+        assert (await call())[1] != living[1]
+        assert (await call())[0] == 2
+        assert await box.python("sandbox_jobs:double", [1]) == [1, 1]
+        assert (await call())[0] == 1
+        await box.close()
+
+
 async def test_trees_have_modes_and_links_and_follow_none(box: Sandbox) -> None:
     await box.write({"a": b"1", "d/e": b"2", "empty/": b""}, modes={"a": 0o600}, links={"l": "/etc/passwd", "m": "d"})
     await box.bash("mkfifo p; ln -s / d/root; chmod 000 a; ln d/e d/f")

@@ -1,34 +1,47 @@
-"""Importing this module runs pytest once: PID 1 of the sandbox does, so that forked jobs find everything imported."""
+"""A session ready to run: PID 1 of the sandbox imports this module, and the jobs that it forks find it there."""
 
 from __future__ import annotations
 
 import linecache
 import os
+import shutil
 import sys
 import tempfile
+from typing import Any
 
-from .runner import run_pytest
+import pytest
 
-PASSING_AND_FAILING = "def test_passing():\n    assert True\n\n\ndef test_failing():\n    assert False\n"
-BROKEN = "import a_module_that_is_not_there\n"
+from .session import ROOT, Recorder, prepare, run
+
+SAMPLES = {
+    "test_outcomes": "def test_passing():\n    assert True\n\n\ndef test_failing():\n    assert False\n",
+    "test_broken": "import a_module_that_is_not_there\n",
+}
 
 
-def warm() -> None:
-    """One run of a passing, a failing and a broken test in this process, so that forked children find all imported."""
+def warm() -> tuple[pytest.Session, Recorder]:
+    """The session, after runs by which everything is imported that runs need. Raises ImportError if they go wrong."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    before, path = set(sys.modules), list(sys.path)
-    with tempfile.TemporaryDirectory() as root:
-        os.mkdir(f"{root}/tests")
-        with open(f"{root}/tests/test_warm.py", "w") as file:
-            file.write(PASSING_AND_FAILING)
-        with open(f"{root}/tests/test_broken.py", "w") as file:
-            file.write(BROKEN)
-        run_pytest(root, lambda line: None)
-    sys.path[:] = path
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("tests", "test_warm", "test_broken"):
+    modules = set(sys.modules)
+    lines: list[Any] = []
+    for name, text in SAMPLES.items():
+        with tempfile.TemporaryDirectory() as root:
+            os.mkdir(f"{root}/tests")
+            with open(f"{root}/tests/{name}.py", "w") as file:
+                file.write(text)
+            run(*prepare(root), lines.append)
+    if [line[0] for line in lines] != ["test", "test", "finished", "error", "finished"]:
+        raise ImportError(f"pytest {pytest.__version__} does not run as it should: {lines}")
+    for name in set(sys.modules) - modules:
+        if name.split(".")[0] in ("tests", *SAMPLES):
             del sys.modules[name]
     linecache.clearcache()
+    os.makedirs(f"{ROOT}/tests")  # pytest looks for them when it is configured
+    os.chdir(ROOT)
+    ready = prepare(ROOT)
+    os.chdir("/")
+    shutil.rmtree(ROOT)
+    return ready
 
 
-warm()
+READY = warm()

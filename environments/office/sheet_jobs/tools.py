@@ -1,7 +1,8 @@
 """The agent's tools, run inside the sandbox on the real file: read a range, write one cell.
 
 Jobs take and return JSON values; a mistake of the agent is `{"error": text}`, never an exception. The file is saved by
-openpyxl on every write, beside the old one and then moved over it, so that it is whole at any time.
+openpyxl on every write, beside the old one and then moved over it, so that it is whole at any time. The process that
+runs them lives on: it keeps the last workbook, and `{"fresh": true}` tells it that an episode begins.
 """
 
 from __future__ import annotations
@@ -21,7 +22,19 @@ MAX_CELLS = 240  # of one read
 MAX_TEXT = 2000  # characters of one observation
 MAX_VALUE = 200  # characters of one written value
 MAX_ROW, MAX_COLUMN = 200, 26  # where the agent may write
+_NOT_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
+
+
+_kept: dict[str, Workbook] = {}  # by path: at most one, exactly as it was loaded from the file as it is
+
+
+def _take(argument: dict[str, Any]) -> Workbook:
+    """The workbook of the file, no longer kept: who changes it must not give it back, as a file returns some values in
+    another form (2.0 as 2) than it was given."""
+    kept = None if argument["fresh"] else _kept.get(argument["path"])
+    _kept.clear()
+    return load_workbook(argument["path"]) if kept is None else kept
 
 
 def read(argument: dict[str, Any]) -> dict[str, str]:
@@ -29,7 +42,7 @@ def read(argument: dict[str, Any]) -> dict[str, str]:
 
     A range is "A1:B3", "B3", "plum!A1:B3", or a sheet's name for all of it.
     """
-    book = load_workbook(argument["path"])
+    book = _kept[argument["path"]] = _take(argument)
     try:
         sheet, box = _locate(book, str(argument["range"]))
     except LookupError as error:
@@ -52,7 +65,7 @@ def write(argument: dict[str, Any]) -> dict[str, str]:
 
     "=..." is a formula, digits are a number, "" empties the cell, a leading apostrophe makes plain text.
     """
-    book = load_workbook(argument["path"])
+    book = _take(argument)
     value = str(argument["value"])
     try:
         sheet, box = _locate(book, str(argument["cell"]), whole=False)
@@ -66,6 +79,8 @@ def write(argument: dict[str, Any]) -> dict[str, str]:
     if len(value) > MAX_VALUE:
         return {"error": f"the value is too long, at most {MAX_VALUE} characters"}
     try:
+        if _NOT_XML.search(value):  # openpyxl would save what it cannot load
+            raise IllegalCharacterError
         _type_into(sheet, row, column, value)
     except IllegalCharacterError:
         return {"error": "the value holds a control character"}
@@ -77,8 +92,9 @@ def write(argument: dict[str, Any]) -> dict[str, str]:
 
 def shown(sheet: Worksheet, row: int, column: int) -> str:
     """A cell as the agent sees it, on one line; text that looks like a formula keeps its apostrophe."""
-    value = sheet.cell(row, column).value
-    plain = isinstance(value, str) and value.startswith("=") and sheet.cell(row, column).data_type == "s"
+    cell = sheet._cells.get((row, column))  # sheet.cell would make one, and the sheet larger than its file
+    value = None if cell is None else cell.value
+    plain = isinstance(value, str) and value.startswith("=") and cell.data_type == "s"
     return (
         "-"
         if value is None

@@ -64,12 +64,12 @@ class Watch:
 
     def __init__(self, *, memory: int, cpu_seconds: float, files: int, folders: tuple[str, ...]) -> None:
         self._memory, self._cpu, self._files, self._folders = memory, cpu_seconds, files, folders
-        self._base = 0.0
+        self._base = 0.0  # CPU seconds of earlier episodes
         self.restart()
 
     def restart(self) -> None:
         """A new episode: CPU used before it does not count."""
-        self._base = _collected_cpu()
+        self._base = _collected_cpu() + _usage()[1]
 
     def check(self) -> str:
         """Why the episode's processes must stop, or ''."""
@@ -91,12 +91,17 @@ def _collected_cpu() -> float:
 
 
 def _usage() -> tuple[int, float]:
-    memory, ticks = 0, 0
+    memory, seconds = 0, 0.0
     for pid in others():
         with suppress(OSError):  # it may end between listing and reading
             with open(f"/proc/{pid}/statm", "rb") as file:
                 memory += int(file.read().split()[1]) * PAGE
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            ticks += sum(int(field) for field in fields[11:15])  # utime, stime, and those of its collected children
-    return memory, ticks / TICKS
+            seconds += cpu_seconds(pid)
+    return memory, seconds
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process and the children it has collected used. Raises OSError when it is gone."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS

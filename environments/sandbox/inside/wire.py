@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 from typing import Any
 
@@ -27,3 +28,19 @@ def sizes(head: bytes) -> tuple[int, int]:
 def decode(body: bytes, text: int) -> tuple[dict[str, Any], bytes]:
     """Header and blob of a frame's body, of which the first `text` bytes are the header."""
     return json.loads(body[:text]), body[text:]
+
+
+def receive(channel: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """The next frame of a blocking socket. Raises EOFError when the other end is closed."""
+    text, blob = sizes(_exactly(channel, HEAD.size))
+    return decode(_exactly(channel, text + blob), text)
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = channel.recv(min(size - len(data), 1 << 20))
+        if not part:
+            raise EOFError("the other end is closed")
+        data += part
+    return bytes(data)

@@ -22,7 +22,8 @@ from . import files, job
 from .guard import exit_without_owner
 from .processes import Reaper, Watch, kill_all, others
 from .shell import Shell
-from .wire import HEAD, decode, encode, sizes
+from .wire import encode, receive
+from .worker import Worker
 
 PR_SET_DUMPABLE = 4
 IDLE_LOOK = 0.25  # seconds between looks at the totals while background processes run between requests
@@ -41,6 +42,8 @@ class Zygote:
             folders=tuple(files.FOLDERS),
         )
         self._shell = Shell(control, self._reaper, self._watch, config)
+        self._worker = Worker(control, self._reaper, self._watch, config)
+        self._foreign = False  # whether something other than resident jobs has run since the last reset
         self._note = ""  # why background processes were stopped between two requests
         self._own_limits, self._keys = own_limits(), keys()
 
@@ -48,7 +51,10 @@ class Zygote:
         """Run for ever."""
         while True:
             self._wait_idle()
-            header, blob = receive(self._control)
+            try:
+                header, blob = receive(self._control)
+            except EOFError:
+                os._exit(0)
             try:
                 reply, data = self._answer(header, blob)
             except Exception as error:  # told to the owner, who discards this container
@@ -58,8 +64,12 @@ class Zygote:
     def _answer(self, header: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         match header["op"]:
             case "bash":
+                self._end_worker()
                 return self._bash(header, blob)
+            case "python" if header["resident"] and not self._foreign:
+                return self._worker.run(header)
             case "python":
+                self._end_worker()
                 return job.run(header, self._control, self._reaper, self._watch, self._config)
             case "write":
                 try:
@@ -71,10 +81,16 @@ class Zygote:
                 return files.tree(header["top"], header["limit_bytes"], header["limit_entries"])
             case "kill":
                 self._shell.stop()
+                self._worker.stop()
                 return {"done": kill_all(self._reaper)}, b""
             case "reset":
                 return {"dirt": self._reset()}, b""
         raise ValueError(f"unknown request {header['op']!r}")
+
+    def _end_worker(self) -> None:
+        """Whatever runs from now on until the reset may be the agent's: it must not meet the worker."""
+        self._foreign = True
+        self._worker.stop()
 
     def _bash(self, header: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         note, self._note = self._note, ""
@@ -100,7 +116,9 @@ class Zygote:
         """Make the container as new; what is left that should not be, or ''."""
         self._shell.stop()
         self._note = ""
-        if not kill_all(self._reaper):
+        if self._foreign or self._worker.worn() or others() != self._worker.processes():
+            self._worker.stop()
+        if not self._worker.processes() and not kill_all(self._reaper):
             return f"processes {others()} would not die"
         try:
             files.empty()
@@ -113,6 +131,7 @@ class Zygote:
         if keys() - self._keys:
             return "keys in the kernel's key store"
         self._watch.restart()
+        self._foreign = False
         return ""
 
 
@@ -141,22 +160,6 @@ def leftovers() -> str:
             if len(file.readlines()) > 1:
                 return f"System V {kind} objects"
     return ""
-
-
-def receive(control: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """One frame; ends the container when the owner is gone."""
-    text, blob = sizes(_exactly(control, HEAD.size))
-    return decode(_exactly(control, text + blob), text)
-
-
-def _exactly(control: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = control.recv(min(size - len(data), 1 << 20))
-        if not part:
-            os._exit(0)
-        data += part
-    return bytes(data)
 
 
 def main(fd: int) -> None:
