@@ -10,6 +10,7 @@ from __future__ import annotations
 from random import Random
 
 from k3rl.chat import Marker, XtmlRenderer
+from k3rl.config import StageSection
 from k3rl.environments.pools import NUMBERS, WORDS
 from k3rl.learner.samples import demonstration
 from k3rl.supervised.rendering import render_chat, token_log
@@ -22,24 +23,25 @@ ECHO = Tool(
 
 
 SEPARATORS = ("", "", " ", " ", "/", "\n", ", ")
+SIDE_BY_SIDE = 0.4  # share of the stage in which nothing stands between names: with separators alone, none are copied
 
 
-def copy_sample(renderer: XtmlRenderer, rng: Random, key: str, prompt_weight: float) -> Sample:
-    """A bare list and its copy; `key` names it in its batch."""
+def copy_sample(renderer: XtmlRenderer, rng: Random, key: str, stage: StageSection, progress: float) -> Sample:
+    """A bare list and its copy; `key` names it in its batch, `progress` is how much of the stage is done."""
     tokenizer = renderer.tokenizer
-    between = tokenizer.encode(rng.choice(SEPARATORS))
+    between = tokenizer.encode("" if progress < SIDE_BY_SIDE else rng.choice(SEPARATORS))
     names = [token for name in _names(rng, 2, 12) for token in (*between, *tokenizer.encode(name))][len(between) :]
     given = [tokenizer.id(Marker.OPEN), *names, tokenizer.id(Marker.SEP)]
     log = token_log([(given, False), ([*names, tokenizer.id(Marker.CLOSE)], True)])
-    return demonstration(log, key=key, domain="copy", prompt_weight=prompt_weight)
+    return demonstration(log, key=key, domain="copy", prompt_weight=stage.prompt_weight)
 
 
-def format_sample(renderer: XtmlRenderer, rng: Random, key: str, prompt_weight: float) -> Sample:
-    """A short chat about names; `key` names it in its batch."""
+def format_sample(renderer: XtmlRenderer, rng: Random, key: str, stage: StageSection, progress: float) -> Sample:
+    """A short chat about names; arguments as in `copy_sample`."""
     kind = rng.choice((repeat, repeat, look_up, call, relay))
     messages, tools = kind(rng)
     log = render_chat(renderer, messages, tools, Tier.LOW)
-    return demonstration(log, key=key, domain="format", prompt_weight=prompt_weight)
+    return demonstration(log, key=key, domain="format", prompt_weight=stage.prompt_weight)
 
 
 def repeat(rng: Random) -> tuple[list[Message], list[Tool]]:

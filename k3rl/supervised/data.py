@@ -50,7 +50,8 @@ def made_batches(renderer: XtmlRenderer, stage: StageSection, seed: str) -> Batc
         samples: list[Sample] = []
         tokens = 0
         while tokens < stage.batch_tokens:
-            samples.append(make(renderer, rng, f"{stage.source}/{step}/{len(samples)}", stage.prompt_weight))
+            key = f"{stage.source}/{step}/{len(samples)}"
+            samples.append(make(renderer, rng, key, stage, step / stage.steps))
             tokens += len(samples[-1].tokens)
         return samples
 
