@@ -100,7 +100,7 @@ def prepare(root: str) -> tuple[pytest.Session, Recorder]:
 
 def run(session: pytest.Session, recorder: Recorder, send: Callable[[Any], None]) -> None:
     """Collect and run the tests, as `pytest.main` does from there on, and tell when that is over."""
-    recorder.send = send  # type: ignore[method-assign]
+    recorder.send = send
     with suppress(BaseException):  # what ends a session early (an error of collection, SystemExit) is in the record
         session.config.hook.pytest_collection(session=session)
         session.config.hook.pytest_runtestloop(session=session)

@@ -27,7 +27,7 @@ class Worker:
 
     def __init__(self, control: socket.socket, reaper: Reaper, watch: Watch, config: Mapping[str, Any]) -> None:
         self._control, self._reaper, self._watch, self._config = control, reaper, watch, config
-        self._pid = self._pidfd = -1
+        self._pid = -1
         self._channel: socket.socket | None = None
 
     def processes(self) -> list[int]:
@@ -56,9 +56,8 @@ class Worker:
             os.kill(self._pid, signal.SIGKILL)
         with suppress(ChildProcessError):  # the same
             os.waitpid(self._pid, 0)
-        os.close(self._pidfd)
         self._channel.close()
-        self._pid, self._pidfd, self._channel = -1, -1, None
+        self._pid, self._channel = -1, None
 
     def _start(self) -> socket.socket:
         self._channel, theirs = socket.socketpair()
@@ -66,22 +65,23 @@ class Worker:
         if self._pid == 0:
             _serve(theirs, self._config)
         theirs.close()
-        self._pidfd = os.pidfd_open(self._pid)
         return self._channel
 
     def _reply(self, channel: socket.socket, guard: Guard) -> tuple[dict[str, Any], bytes]:
         data = bytearray()
         while True:
-            ready, reason = guard.wait([channel.fileno(), self._pidfd])
-            if channel.fileno() in ready:
+            ready, reason = guard.wait([channel.fileno()])
+            if ready:
+                part = b""
                 with suppress(ConnectionResetError):  # it died with a request unread
-                    data += channel.recv(1 << 20)
+                    part = channel.recv(1 << 20)
+                if not part:
+                    return {"kind": "died", "text": "the worker ended"}, b""
+                data += part
                 if len(data) >= HEAD.size:
                     text, blob = sizes(bytes(data[: HEAD.size]))
                     if len(data) == HEAD.size + text + blob:
                         return decode(bytes(data[HEAD.size :]), text)
-            elif self._pidfd in ready:
-                return {"kind": "died", "text": "the worker ended"}, b""
             if reason:
                 return {"kind": "time", "text": reason}, b""
 
