@@ -23,7 +23,7 @@ def refused(spec: SandboxSpec) -> dict[str, tuple[str, str]]:
         "a small /etc": ("ls /etc", "alternatives\ngitconfig\ngroup\nhosts\npasswd\n"),
         "only loopback": ("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '", "lo\n"),
         "no way out": (CONNECT, "OSError: [Errno 101] Network is unreachable\n"),
-        "no other process": ("ls /proc | grep -c '^[0-9]'", "4\n"),  # PID 1, bash, ls, grep
+        "no other process": ("set -- /proc/[0-9]*; echo $#", "2\n"),  # PID 1 and this bash
         "no nested namespace": ("unshare --user true 2> /dev/null || echo refused", "refused\n"),
         "no nested container": ("bwrap --ro-bind / / true 2> /dev/null || echo refused", "refused\n"),
         "no mount": ("mount -t tmpfs none /tmp 2> /dev/null || echo refused", "refused\n"),

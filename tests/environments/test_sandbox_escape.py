@@ -25,22 +25,26 @@ async def test_no_way_out_as_this_user() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_domain_holds_as_an_ordinary_user() -> None:
+def test_every_domain_holds_as_an_ordinary_user() -> None:
+    domains = ["code_repair", "office", "terminal"]
+    assert domains == sorted(path.stem for path in (ROOT / "conf/environment").glob("*.yaml"))
     home = tempfile.mkdtemp(dir="/var/tmp")
     try:
         os.chown(home, NOBODY, NOBODY)
         become = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
         become += ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]
         done = subprocess.run(
-            [*become, sys.executable, "-m", "tests.environments.as_user"],
+            [*become, sys.executable, "-m", "tests.environments.as_user", "24", *domains],
             cwd=ROOT,
             env={"HOME": home, "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=280,
             check=False,
         )
-        assert done.stdout.endswith(" rows hold"), done.stdout + done.stderr
+        said = done.stdout.splitlines()
+        assert [line.split(":")[0] for line in said] == domains, done.stdout + done.stderr
+        assert all(line.endswith(" rows hold") for line in said), done.stdout + done.stderr
     finally:
         shutil.rmtree(home)
 
