@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from k3rl.config import RaySection
 from k3rl.errors import InfrastructureError
+
+REAP_SECONDS = 30.0
 
 
 @contextmanager
@@ -18,22 +24,46 @@ def cluster(settings: RaySection) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
-    local = {
-        "num_cpus": os.cpu_count(),
-        "object_store_memory": settings.object_store_mib * 2**20,
-        "include_dashboard": False,
-    }
     try:
-        ray.init(
-            address=settings.address or "local",  # without an address Ray would join any cluster it finds
-            logging_level=logging.ERROR,
-            log_to_driver=True,
-            **({} if settings.address else local),
-        )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = settings.address or "this machine"
-        raise InfrastructureError(f"Ray could not start or join at {where}: {' '.join(str(error).split())}") from error
-    try:
-        yield
+        if settings.address:
+            _connect(address=settings.address)
+            yield
+        else:
+            with _local(settings):
+                yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _local(settings: RaySection) -> Iterator[None]:
+    """A cluster of this machine, and a process that ends what is left of it when this one is gone."""
+    import ray
+
+    # Its standard input ends when this process does. A session of its own: Ctrl-C must not reach it.
+    command = [sys.executable, "-I", str(Path(__file__).with_name("reaper.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as reaper:
+        context = _connect(
+            address="local",  # without an address Ray would join any cluster it finds
+            num_cpus=os.cpu_count(),
+            object_store_memory=settings.object_store_mib * 2**20,
+            include_dashboard=False,
+        )
+        assert reaper.stdin is not None
+        reaper.stdin.write(context.address_info["session_dir"])
+        reaper.stdin.flush()
+        try:
+            yield
+        finally:
+            ray.shutdown()
+            reaper.communicate(timeout=REAP_SECONDS)
+
+
+def _connect(address: str, **settings: Any) -> Any:
+    import ray
+
+    try:
+        return ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True, **settings)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = "this machine" if address == "local" else address
+        raise InfrastructureError(f"Ray could not start or join at {where}: {' '.join(str(error).split())}") from error

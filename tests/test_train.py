@@ -1,6 +1,7 @@
 """`k3rl train` as a user runs it: what it leaves, what a second start changes, what seeds and ranks change."""
 
 import json
+import shutil
 
 import pytest
 from loop_runs import metrics, overrides, played, processes, train
@@ -60,7 +61,9 @@ def test_another_setting_is_refused_by_name(undisturbed, tiny_model):
 
 def test_two_ranks_train_as_one(undisturbed, tiny_model, tmp_path):
     run_dir = tmp_path / "ranks"
-    status, _, err = train(overrides(tiny_model, run_dir, "learner.ranks=2", "train.steps=2"), run_dir)
+    status, _, err = train(
+        overrides(tiny_model, run_dir, "learner.ranks=2", "train.steps=2", "train.evaluate=false"), run_dir
+    )
     assert status == 0, err
     for two, one in zip(metrics(run_dir), metrics(undisturbed)[:2], strict=True):
         assert two["success"] == one["success"]
@@ -68,24 +71,43 @@ def test_two_ranks_train_as_one(undisturbed, tiny_model, tmp_path):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4, abs=1e-7)
 
 
-def test_evaluation_before_and_after_and_a_longer_run(tiny_model, tmp_path):
-    run_dir = tmp_path / "evaluated"
-    more = ("train.evaluate=true", "train.steps=1")
-    status, out, err = train(overrides(tiny_model, run_dir, *more), run_dir)
-    assert status == 0, err
-    assert "guess" in out
-    summary = json.loads((run_dir / "summary.json").read_text())
-    before, after = (read_results(run_dir / "evaluation" / f"{name}.jsonl") for name in ("before", "after"))
+def test_evaluation_before_and_after(undisturbed):
+    summary = json.loads((undisturbed / "summary.json").read_text())
+    before, after = (read_results(undisturbed / "evaluation" / f"{name}.jsonl") for name in ("before", "after"))
     assert [r.task_id for r in before] == [r.task_id for r in after]
     # evaluation.tasks test tasks over both levels, and as many of held-out families, 2 samples each
     assert [(r.split, r.level) for r in before] == [("test", 1), ("test", 2), ("test_heldout", 1), ("test_heldout", 2)]
-    assert all(len(r.sampled) == 2 for r in before)
-    sampled = [reward for r in before if r.split == "test" for reward in r.sampled]
-    assert summary["domains"]["guess"]["before"]["sampled"]["mean"] == pytest.approx(sum(sampled) / 4)
-    assert {"rollout", "learn", "evaluate_before", "evaluate_after"} <= summary["seconds_by_phase"].keys()
+    assert all(len(r.sampled) == 2 for r in (*before, *after))
+    for results, name in ((before, "before"), (after, "after")):
+        sampled = [reward for r in results if r.split == "test" for reward in r.sampled]
+        assert summary["domains"]["guess"][name]["sampled"]["mean"] == pytest.approx(sum(sampled) / 4)
+    phases = {"rollout", "learn", "publish", "checkpoint", "evaluate_before", "evaluate_after"}
+    assert summary["seconds_by_phase"].keys() == phases
+    assert summary["seconds"] == pytest.approx(sum(summary["seconds_by_phase"].values()))
+    assert summary["steps"] == 4
+    assert (undisturbed / "success.png").read_bytes()[:4] == b"\x89PNG"
 
-    status, _, err = train(overrides(tiny_model, run_dir, "train.evaluate=true", "train.steps=2"), run_dir)
+
+def test_more_steps_continue_a_finished_run(undisturbed, tiny_model, tmp_path):
+    run_dir = tmp_path / "longer"
+    shutil.copytree(undisturbed, run_dir)
+    status, _, err = train(overrides(tiny_model, run_dir, "train.steps=5"), run_dir)
     assert status == 0, err
-    assert [record["step"] for record in metrics(run_dir)] == [1, 2]
-    assert json.loads((run_dir / "summary.json").read_text())["steps"] == 2
-    assert read_results(run_dir / "evaluation" / "before.jsonl") == before
+    assert [record["step"] for record in metrics(run_dir)] == [1, 2, 3, 4, 5]
+    assert metrics(run_dir)[:4] == metrics(undisturbed)
+    assert not {row[1:] for row in played(run_dir) if row[0] == 5} & {row[1:] for row in played(undisturbed)}
+    assert json.loads((run_dir / "summary.json").read_text())["steps"] == 5
+    before, after = (f"evaluation/{name}.jsonl" for name in ("before", "after"))
+    assert (run_dir / before).read_bytes() == (undisturbed / before).read_bytes()
+    assert (run_dir / after).stat().st_mtime > (undisturbed / "done.json").stat().st_mtime  # played again
+
+
+def test_a_model_folder_is_evaluated_and_compared(undisturbed, tiny_model, tmp_path):
+    arguments = overrides(tiny_model, tmp_path / "eval", f"evaluation.compare={undisturbed / 'model'}")
+    status, out, err = train(arguments, tmp_path, command="eval")
+    assert status == 0, err
+    assert "guess" in out
+    # the run's own numbers, from the model folders alone
+    for name, run in (("results", "before"), ("compared", "after")):
+        evaluated = read_results(tmp_path / "eval" / f"{name}.jsonl")
+        assert evaluated == read_results(undisturbed / "evaluation" / f"{run}.jsonl")

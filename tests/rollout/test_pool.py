@@ -11,6 +11,8 @@ from k3rl.config import RolloutSection
 from k3rl.errors import ConfigError, DeadlineError, EnvironmentFault
 from k3rl.model_folder import tokenizer_folder
 from k3rl.observability.trajectories import read_trajectories
+from k3rl.orchestrator import step_metrics
+from k3rl.rollout.curriculum import DomainState
 from k3rl.rollout.group import GroupSpec
 from k3rl.rollout.pool import RolloutPool
 from k3rl.types import StopReason
@@ -90,12 +92,18 @@ def test_a_domain_that_cannot_be_made_is_a_user_s_error(make_pool, settings, tex
     assert "\n" not in str(caught.value)
 
 
-def test_episodes_of_a_raising_domain_are_told(make_pool):
+def test_episodes_of_a_raising_domain_are_told(make_pool, tmp_path):
     pool = make_pool({"echo": {**ECHO["echo"], "fail_every": 2}})
-    ((first, second),) = (group.episodes for group in pool.run([SPEC]))
+    groups = pool.run([SPEC])
+    first, second = groups[0].episodes
     assert first.success
     assert (second.reward, second.stop) == (None, StopReason.ENVIRONMENT)
     assert second.error == "RuntimeError: the echo is broken on purpose"
+    metrics = step_metrics(groups, {"echo": DomainState(level=1)})
+    assert (metrics["faults"], metrics["success"], metrics["turns"]) == (1, 1.0, 2.0)
+    path = tmp_path / "step-000001.parquet"
+    pool.record(groups, [[0.5, 0.0]], path=str(path), step=1, run="r").wait()
+    assert [(row.advantage, row.score is None) for row in read_trajectories(path)] == [(0.5, False), (None, True)]
 
 
 def test_a_task_that_cannot_be_made_names_the_domain(make_pool):

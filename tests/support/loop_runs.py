@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from k3rl.observability.metrics import comparable, read_metrics
@@ -32,7 +34,6 @@ def overrides(model: Path, run_dir: Path, *more: str) -> list[str]:
         "learner.threads=1",
         "train.steps=4",
         "train.checkpoint_every=2",
-        "train.evaluate=false",
         "evaluation.tasks=2",
         "evaluation.heldout_tasks=2",
         "evaluation.samples=2",
@@ -47,11 +48,13 @@ def environment(run_dir: Path) -> dict[str, str]:
     return {**os.environ, MARKER: run_dir.name}
 
 
-def start(arguments: list[str], run_dir: Path, *, fate: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """`k3rl train`; with a fate (see doomed.py) in a process that will kill itself."""
+def start(
+    arguments: list[str], run_dir: Path, *, fate: tuple[str, ...] = (), command: str = "train"
+) -> subprocess.Popen[str]:
+    """`k3rl COMMAND`; with a fate (see doomed.py) in a process that will kill itself."""
     program = [str(DOOMED), *fate] if fate else ["-m", "k3rl.cli"]
     return subprocess.Popen(
-        [sys.executable, *program, "train", *arguments],
+        [sys.executable, *program, command, *arguments],
         env=environment(run_dir),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -65,9 +68,11 @@ def finish(process: subprocess.Popen[str], seconds: float = 240) -> tuple[int, s
     return process.returncode, out, err
 
 
-def train(arguments: list[str], run_dir: Path, *, fate: tuple[str, ...] = ()) -> tuple[int, str, str]:
+def train(
+    arguments: list[str], run_dir: Path, *, fate: tuple[str, ...] = (), command: str = "train"
+) -> tuple[int, str, str]:
     """Start and finish."""
-    return finish(start(arguments, run_dir, fate=fate))
+    return finish(start(arguments, run_dir, fate=fate, command=command))
 
 
 def processes(run_dir: Path, *, command: str = "") -> list[int]:
@@ -101,6 +106,16 @@ def family(root: int) -> dict[int, str]:
         if not more:
             return {pid: commands[pid] for pid in members if pid in commands}
         members |= more
+
+
+def alive(members: Iterable[int]) -> list[int]:
+    """Those of the processes that still run: one that has ended and waits for its parent has no command line."""
+    found = []
+    for pid in members:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def wait_until(holds, what: str, seconds: float = 60.0) -> None:
