@@ -11,6 +11,7 @@ from k3rl.environments.code_repair import cheats, solver
 from k3rl.environments.code_repair.mutate import KINDS
 from k3rl.environments.code_repair.package import SIMPLE_KINDS, Bug, Function, files, make_functions
 from k3rl.environments.code_repair.prompts import prompt
+from k3rl.environments.code_repair.runs import Runs
 from k3rl.environments.code_repair.scoring import judge
 from k3rl.environments.code_repair.shapes import HELDOUT, TRAINED
 from k3rl.environments.code_repair.workspace import TOOLS, Workspace
@@ -83,7 +84,7 @@ class CodeRepair:
     def __init__(self, *, sandboxes: int = 4, seconds: float = 20.0) -> None:
         self.sandbox_spec = _SPEC
         self._pool = SandboxPool(_SPEC, sandboxes)
-        self._seconds = seconds
+        self._runs = Runs(self._pool, seconds=seconds)
 
     def task(self, split: Split, *, seed: int, level: int, index: int, family: str | None = None) -> Task:
         """Families take turns by index unless one is named. Raises UserError for what does not exist."""
@@ -122,11 +123,11 @@ class CodeRepair:
 
     async def open(self, task: Task) -> Workspace:
         """A copy of the repository; a sandbox is only taken when tests run."""
-        return Workspace(task, self._pool, seconds=self._seconds)
+        return Workspace(task, self._runs)
 
     async def score(self, task: Task, artifacts: Mapping[str, Json]) -> Score:
         """1 if hidden values and the restored suite are right as a whole, else 0."""
-        return await judge(task, artifacts, self._pool, seconds=self._seconds)
+        return await judge(task, artifacts, self._runs)
 
     def solve(self, task: Task, variant: int = 0) -> Solution:
         """The reference policy."""
@@ -135,6 +136,10 @@ class CodeRepair:
     def exploits(self, task: Task) -> Mapping[str, Callable[[], Solution]]:
         """Cheats by name."""
         return cheats.exploits(task)
+
+    def forget(self) -> None:
+        """Run everything anew: what is remembered would look the same twice, whatever the sandbox does."""
+        self._runs.forget()
 
     def secrets(self, task: Task) -> list[str]:
         """Texts that no observation may hold: the repaired functions, and the hidden cases as a test would put them."""

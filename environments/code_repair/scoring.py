@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from k3rl.environments.code_repair.package import canonical
+from k3rl.environments.code_repair.runs import Runs
 from k3rl.environments.code_repair.workspace import SUITE, TREE_BYTES, Record, record
-from k3rl.environments.sandbox import JobFailure, SandboxPool
+from k3rl.environments.sandbox import JobFailure
 from k3rl.reward import Part, Rubric
 from k3rl.rewards.tests import PASSED, Passed, compare
 from k3rl.types import Json, Score, Task
@@ -47,7 +48,7 @@ def rubric(task: Task) -> Rubric:
     )
 
 
-async def judge(task: Task, artifacts: Mapping[str, Json], pool: SandboxPool, *, seconds: float) -> Score:
+async def judge(task: Task, artifacts: Mapping[str, Json], runs: Runs) -> Score:
     """Run and compare. Code that hangs, dies or floods has failed; only a sandbox that fails by itself raises."""
     files = patched(task.payload["files"], artifacts.get("files"))
     if files == task.payload["files"]:  # nothing was repaired: the bugs are as they were planted and tried
@@ -58,21 +59,20 @@ async def judge(task: Task, artifacts: Mapping[str, Json], pool: SandboxPool, *,
     calls = {test: [item["module"], item["name"], item["inputs"]] for test, item in functions.items()}
     expected = {test: [canonical(value) for value in item["expected"]] for test, item in functions.items()}
     answers: dict[str, Json] = {}
-    for line in await run_job(pool, VALUES, {"files": untested, "calls": calls}, seconds=seconds):
+    for line in await _lines(runs, VALUES, {"files": untested, "calls": calls}):
         match line:
             case [str(test), list(texts)]:
                 answers[test] = texts
     hidden, suite = compare(expected, answers), Record()
     if set(hidden.values()) == {PASSED}:
-        suite = record(await run_job(pool, SUITE, files, seconds=seconds))
+        suite = record(await _lines(runs, SUITE, files))
     sound = suite.finished and not suite.errors
     return rubric(task).score({"hidden": hidden, "suite": suite.outcomes if sound else {}})
 
 
-async def run_job(pool: SandboxPool, job: str, argument: Json, *, seconds: float) -> list[Json]:
-    """A job's lines from a sandbox of its own; none if the code in it had to be stopped."""
-    async with await pool.acquire() as box:
-        try:
-            return await box.lines(job, argument, seconds=seconds)
-        except JobFailure:
-            return []
+async def _lines(runs: Runs, job: str, argument: Json) -> list[Json]:
+    """A job's lines; none if the code in it had to be stopped."""
+    try:
+        return await runs.lines(job, argument)
+    except JobFailure:
+        return []

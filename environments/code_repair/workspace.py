@@ -9,7 +9,8 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from k3rl.environments.sandbox import JobFailure, SandboxPool
+from k3rl.environments.code_repair.runs import Runs
+from k3rl.environments.sandbox import JobFailure
 from k3rl.environments.tool_environment import ToolEnvironment
 from k3rl.errors import AgentFault
 from k3rl.types import Json, Task, Tool
@@ -32,12 +33,12 @@ TOOLS = (
 
 
 class Workspace(ToolEnvironment):
-    """`pool` lends the sandbox that runs the tests; `seconds` is the wall time of one run."""
+    """`runs` runs the tests."""
 
-    def __init__(self, task: Task, pool: SandboxPool, *, seconds: float) -> None:
+    def __init__(self, task: Task, runs: Runs) -> None:
         super().__init__(task)
         self.files: dict[str, str] = dict(task.payload["files"])
-        self._pool, self._seconds = pool, seconds
+        self._runs = runs
 
     async def artifacts(self) -> Mapping[str, Json]:
         """The files as they are now."""
@@ -70,12 +71,10 @@ class Workspace(ToolEnvironment):
 
     async def tool_test(self) -> str:
         """Run pytest on the files as they are."""
-        async with await self._pool.acquire() as box:
-            try:
-                lines = await box.lines(SUITE, self.files, seconds=self._seconds)
-            except JobFailure as failure:
-                return f"the tests did not end: {failure}"
-        return report(record(lines))
+        try:
+            return report(record(await self._runs.lines(SUITE, self.files)))
+        except JobFailure as failure:
+            return f"the tests did not end: {failure}"
 
 
 @dataclass(kw_only=True, slots=True)

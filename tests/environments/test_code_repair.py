@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -12,7 +13,10 @@ import pytest_asyncio
 from k3rl.environment import Solution
 from k3rl.environments.code_repair import CodeRepair
 from k3rl.environments.code_repair.domain import LEVELS
+from k3rl.environments.code_repair.runs import Runs
+from k3rl.environments.code_repair.scoring import VALUES
 from k3rl.environments.code_repair.solver import VARIANTS, call
+from k3rl.environments.sandbox import JobFailure, SandboxPool
 from k3rl.types import Json, Message, Score, Task
 
 pytestmark = [
@@ -106,10 +110,11 @@ async def test_half_a_repair_earns_nothing_but_is_told(domain: CodeRepair) -> No
 
 async def test_same_task_same_observations(domain: CodeRepair) -> None:
     task = domain.task("train", seed=14, level=5, index=2)
-    first = await play(domain, task, domain.solve(task, 1))
-    assert first == await play(domain, task, domain.solve(task, 1))
-    for name, policy in domain.exploits(task).items():
-        assert await play(domain, task, policy()) == await play(domain, task, domain.exploits(task)[name]())
+    policies = {"solve": lambda: domain.solve(task, 1), **domain.exploits(task)}
+    for name, policy in policies.items():
+        first = await play(domain, task, policy())
+        domain.forget()
+        assert first == await play(domain, task, policy()), name
 
 
 async def test_only_sources_of_the_repository_count(domain: CodeRepair) -> None:
@@ -151,6 +156,7 @@ async def test_hostile_code_is_a_failure_not_a_fault(domain: CodeRepair, code: s
     assert (await domain.score(task, {"files": files})).reward == 0.0
     files = dict(task.payload["files"])
     files[bug["path"]] = files[bug["path"]].replace(bug["old"], bug["new"])
+    domain.forget()
     assert (await domain.score(task, {"files": files})).reward == 1.0  # and the next one is not disturbed
 
 
@@ -163,6 +169,23 @@ async def test_right_values_need_the_real_suite_too(domain: CodeRepair) -> None:
     files[bug["path"]] = f"import os\nassert not os.path.exists('/w/repo/tests')\n{right}"
     score = await domain.score(task, {"files": files})
     assert (score.reward, score.parts["hidden"], score.parts["suite"]) == (0.0, 1.0, 0.0)
+
+
+async def test_the_same_run_is_made_once_for_all_who_ask_at_once() -> None:
+    async with SandboxPool(CodeRepair().sandbox_spec, 2) as pool:
+        runs = Runs(pool, seconds=1.0)
+        stamp = "from time import perf_counter_ns\n\n\ndef now():\n    return perf_counter_ns()\n"
+        argument = {"files": {"app/clock.py": stamp}, "calls": {"now": ["app.clock", "now", [[]]]}}
+        first, *others = await asyncio.gather(*(runs.lines(VALUES, argument) for _ in range(3)))
+        assert first[0][0] == "now"
+        assert others == [first, first]
+        runs.forget()
+        again = await runs.lines(VALUES, argument)
+        assert again != first  # the clock went on
+        argument["files"]["app/clock.py"] = "while True: pass\n"
+        for _ in range(2):  # what did not end may end another time
+            with pytest.raises(JobFailure, match="out of"):
+                await runs.lines(VALUES, argument)
 
 
 async def test_tools(domain: CodeRepair) -> None:
