@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from k3rl.environments.office.plan import Plan
 from k3rl.environments.office.workbook import build
-from k3rl.environments.sandbox import Sandbox
+from k3rl.environments.sandbox import JobFailure, Sandbox
 from k3rl.environments.tool_environment import ToolEnvironment
+from k3rl.errors import SandboxError
 from k3rl.types import Json, Task, Tool
 
 BOOK = "book.xlsx"
@@ -53,13 +54,22 @@ class OfficeEnvironment(ToolEnvironment):
         return await self._job("write", {"cell": cell, "value": value})
 
     async def _job(self, name: str, arguments: dict[str, str]) -> str:
-        argument = {"path": BOOK, "fresh": self._fresh, **arguments}
-        reply = await self._box.python(f"sheet_jobs.tools:{name}", argument, seconds=JOB_SECONDS, resident=True)
+        argument: dict[str, Json] = {"path": BOOK, "fresh": self._fresh, **arguments}
+        reply = await self._run_job(name, argument)
         self._fresh = False
         return reply["text"] if "text" in reply else f"error: {reply['error']}"
 
+    async def _run_job(self, name: str, argument: dict[str, Json]) -> Json:
+        """No job runs anything of the agent's, and what it writes is small: a failure is ours."""
+        try:
+            return await self._box.python(f"sheet_jobs.tools:{name}", argument, seconds=JOB_SECONDS, resident=True)
+        except JobFailure as failure:
+            raise SandboxError(f"{self.task.id}: {failure}") from failure
+
     async def artifacts(self) -> Mapping[str, Json]:
         """`{"answer": text, "workbook": base64 of the file}`; "" where the file is gone or too large."""
+        if not self._fresh:
+            await self._run_job("save", {"path": BOOK})
         files = await self._box.read_tree(limit_bytes=MAX_BYTES)
         return {"answer": self.answer or "", "workbook": base64.b64encode(files.get(BOOK, b"")).decode()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -61,11 +62,13 @@ def test_read(path: str, where: str, text: str) -> None:
 )
 def test_write(path: str, typed: str, held: object, kind: str, shown: str) -> None:
     assert do("write", path, cell="jade!A1", value=typed) == {"text": "ok"}
+    tools.save({"path": path})
     cell = load_workbook(path)["jade"]["A1"]
     assert (cell.value, cell.data_type) == (held, kind)
     assert do("read", path, range="jade!A1") == {"text": f"A1: {shown}"}
     assert load_workbook(path)["lime"]["B2"].value == 7
-    do("write", path, cell="B2", value="8")  # the first sheet; what was written before survives
+    do("write", path, cell="B2", value="8")
+    tools.save({"path": path})  # the first sheet; what was written before survives
     assert (load_workbook(path)["jade"]["A1"].value, load_workbook(path)["lime"]["B2"].value) == (held, 8)
 
 
@@ -101,14 +104,18 @@ def test_a_kept_workbook_shows_what_the_file_holds(calls: list[tuple[str, str, s
         paths = [f"{folder}/kept.xlsx", f"{folder}/loaded.xlsx"]
         for path in paths:
             Path(path).write_bytes(build(SHEETS))
-        tools._kept.clear()
+        kept, loaded = tools._Open(), tools._Open()
         for tool, place, value in calls:
             arguments = {"range": place} if value is None else {"cell": place, "value": value}
-            kept = do(tool, paths[0], fresh=False, **arguments)
-            alone = dict(tools._kept)  # the other file's calls must not make this one load again
-            assert do(tool, paths[1], fresh=True, **arguments) == kept
-            tools._kept.clear()
-            tools._kept.update(alone)
+            answers = []
+            for path, state, fresh in zip(paths, (kept, loaded), (False, True), strict=True):
+                with mock.patch.object(tools, "_open", state):
+                    answers.append(do(tool, path, fresh=fresh, **arguments))
+                    if fresh:
+                        tools.save({"path": path})
+            assert answers[0] == answers[1]
+        with mock.patch.object(tools, "_open", kept):
+            tools.save({"path": paths[0]})
         assert inspect({"path": paths[0]}) == inspect({"path": paths[1]})
 
 
@@ -120,7 +127,8 @@ def test_what_a_file_could_not_give_back_is_refused(path: str) -> None:
 
 def test_long_text_is_cut(path: str) -> None:
     for row in range(1, 25):
-        do("write", path, cell=f"C{row}", value="x" * 200)
+        do("write", path, fresh=row == 1, cell=f"C{row}", value="x" * 200)
+    tools.save({"path": path})
     text = do("read", path, range="lime")["text"]
     assert len(text) < 2100
     assert text.endswith("read a smaller range")

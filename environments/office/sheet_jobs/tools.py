@@ -1,8 +1,8 @@
 """The agent's tools, run inside the sandbox on the real file: read a range, write one cell.
 
-Jobs take and return JSON values; a mistake of the agent is `{"error": text}`, never an exception. The file is saved by
-openpyxl on every write, beside the old one and then moved over it, so that it is whole at any time. The process that
-runs them lives on: it keeps the last workbook, and `{"fresh": true}` tells it that an episode begins.
+Jobs take and return JSON values; a mistake of the agent is `{"error": text}`, never an exception. The process that runs
+them lives on and keeps the workbook: the file is loaded by the episode's first job (which says `"fresh": true`), saved
+when somebody is to see what was written, and then loaded again, as openpyxl left it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 from typing import Any
 
 from openpyxl import Workbook, load_workbook
-from openpyxl.utils.exceptions import IllegalCharacterError
 from openpyxl.worksheet.worksheet import Worksheet
 
 from . import cells
@@ -22,19 +21,36 @@ MAX_CELLS = 240  # of one read
 MAX_TEXT = 2000  # characters of one observation
 MAX_VALUE = 200  # characters of one written value
 MAX_ROW, MAX_COLUMN = 200, 26  # where the agent may write
-_NOT_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
 
 
-_kept: dict[str, Workbook] = {}  # by path: at most one, exactly as it was loaded from the file as it is
+class _Open:
+    """The one workbook at work. `unsaved`: written to since it was loaded."""
+
+    def __init__(self) -> None:
+        self.path, self.book, self.unsaved = "", Workbook(), False
+
+    def load(self, argument: dict[str, Any], *, as_saved: bool) -> Workbook:
+        """The workbook; with `as_saved` as the file gives it back, which may be in another form (2.0 as 2)."""
+        path: str = argument["path"]
+        fresh = argument["fresh"] or path != self.path
+        if as_saved and self.unsaved and not fresh:
+            self.save()
+            fresh = True
+        if fresh:
+            self.path, self.unsaved = "", False  # until it is loaded
+            self.book, self.path = load_workbook(path), path
+        return self.book
+
+    def save(self) -> None:
+        """Write the file beside the old one and move it over that, so that it is whole at any time."""
+        self.book.save(f"{self.path}.new")
+        os.replace(f"{self.path}.new", self.path)
+        self.unsaved = False
 
 
-def _take(argument: dict[str, Any]) -> Workbook:
-    """The workbook of the file, no longer kept: who changes it must not give it back, as a file returns some values in
-    another form (2.0 as 2) than it was given."""
-    kept = None if argument["fresh"] else _kept.get(argument["path"])
-    _kept.clear()
-    return load_workbook(argument["path"]) if kept is None else kept
+_open = _Open()
 
 
 def read(argument: dict[str, Any]) -> dict[str, str]:
@@ -42,7 +58,7 @@ def read(argument: dict[str, Any]) -> dict[str, str]:
 
     A range is "A1:B3", "B3", "plum!A1:B3", or a sheet's name for all of it.
     """
-    book = _kept[argument["path"]] = _take(argument)
+    book = _open.load(argument, as_saved=True)
     try:
         sheet, box = _locate(book, str(argument["range"]))
     except LookupError as error:
@@ -65,7 +81,7 @@ def write(argument: dict[str, Any]) -> dict[str, str]:
 
     "=..." is a formula, digits are a number, "" empties the cell, a leading apostrophe makes plain text.
     """
-    book = _take(argument)
+    book = _open.load(argument, as_saved=False)
     value = str(argument["value"])
     try:
         sheet, box = _locate(book, str(argument["cell"]), whole=False)
@@ -78,16 +94,17 @@ def write(argument: dict[str, Any]) -> dict[str, str]:
         return {"error": f"{argument['cell']} is too far out, write within A1:{cells.coordinate(MAX_ROW, MAX_COLUMN)}"}
     if len(value) > MAX_VALUE:
         return {"error": f"the value is too long, at most {MAX_VALUE} characters"}
-    try:
-        if _NOT_XML.search(value):  # openpyxl would save what it cannot load
-            raise IllegalCharacterError
-        _type_into(sheet, row, column, value)
-    except IllegalCharacterError:
+    if _NOT_XML.search(value):
         return {"error": "the value holds a control character"}
-    beside = f"{argument['path']}.new"
-    book.save(beside)
-    os.replace(beside, argument["path"])
+    _type_into(sheet, row, column, value)
+    _open.unsaved = True
     return {"text": "ok"}
+
+
+def save(argument: dict[str, Any]) -> None:
+    """`{"path"}`: bring the file up to date."""
+    if _open.unsaved and _open.path == argument["path"]:
+        _open.save()
 
 
 def shown(sheet: Worksheet, row: int, column: int) -> str:
@@ -103,8 +120,9 @@ def shown(sheet: Worksheet, row: int, column: int) -> str:
 
 
 def _type_into(sheet: Worksheet, row: int, column: int, value: str) -> None:
+    sheet._cells.pop((row, column), None)  # openpyxl does not set back all that an earlier value set
     target = sheet.cell(row, column)
-    if value == "":
+    if value in ("", "'"):  # a file does not keep a text of no letters
         target.value = None
     elif value.startswith("'"):
         target.value = value[1:]
