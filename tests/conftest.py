@@ -33,20 +33,22 @@ def tiny_model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """A connection to a cluster of the test session, which ends with it."""
+    """A connection to a cluster of the test session, which ends with it: the override that lets a command join it."""
     from k3rl.cluster import cluster
     from k3rl.config import RaySection
 
     with cluster(RaySection(object_store_mib=100)):
-        yield
+        import ray
+
+        yield f"ray.address={ray.get_runtime_context().gcs_address}"
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tiny_model, tmp_path_factory):
+def undisturbed(tiny_model, tmp_path_factory, ray_cluster):
     """The folder of a small run that nothing happened to."""
     from loop_runs import overrides, train
 
     run_dir = tmp_path_factory.mktemp("runs") / "undisturbed"
-    status, _, err = train(overrides(tiny_model, run_dir), run_dir)
+    status, _, err = train(overrides(tiny_model, run_dir, ray_cluster), run_dir)
     assert status == 0, err
     return run_dir

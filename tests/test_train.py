@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from loop_runs import metrics, overrides, played, processes, train
+from loop_runs import metrics, overrides, played, train
 
 from k3rl.evaluation.results import read_results
 from k3rl.model import load_model
@@ -31,7 +31,6 @@ def test_a_run_leaves_all_it_should(undisturbed):
     assert sorted(p.name for p in (undisturbed / "checkpoints").iterdir()) == ["step-000002", "step-000004"]
     load_model(undisturbed / "model")
     assert (undisturbed / "model" / "tokenizer.json").is_file()
-    assert not processes(undisturbed)
 
 
 def test_checkpoints_hold_the_driver_s_state(undisturbed):
@@ -44,9 +43,9 @@ def test_checkpoints_hold_the_driver_s_state(undisturbed):
     assert state["scale"]["weight"]["guess"] == pytest.approx(1 - 0.9**4)
 
 
-def test_a_finished_run_is_left_as_it_is(undisturbed, tiny_model):
+def test_a_finished_run_is_left_as_it_is(undisturbed, tiny_model, ray_cluster):
     before = contents(undisturbed)
-    status, out, err = train(overrides(tiny_model, undisturbed), undisturbed)
+    status, out, err = train(overrides(tiny_model, undisturbed, ray_cluster), undisturbed)
     assert (status, err) == (0, "")
     assert "is finished" in out
     assert contents(undisturbed) == before
@@ -59,10 +58,10 @@ def test_another_setting_is_refused_by_name(undisturbed, tiny_model):
     assert "algorithm.clip_low" in err
 
 
-def test_two_ranks_train_as_one(undisturbed, tiny_model, tmp_path):
+def test_two_ranks_train_as_one(undisturbed, tiny_model, tmp_path, ray_cluster):
     run_dir = tmp_path / "ranks"
     status, _, err = train(
-        overrides(tiny_model, run_dir, "learner.ranks=2", "train.steps=2", "train.evaluate=false"), run_dir
+        overrides(tiny_model, run_dir, ray_cluster, "learner.ranks=2", "train.steps=2", "train.evaluate=false"), run_dir
     )
     assert status == 0, err
     for two, one in zip(metrics(run_dir), metrics(undisturbed)[:2], strict=True):
@@ -88,10 +87,10 @@ def test_evaluation_before_and_after(undisturbed):
     assert (undisturbed / "success.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_more_steps_continue_a_finished_run(undisturbed, tiny_model, tmp_path):
+def test_more_steps_continue_a_finished_run(undisturbed, tiny_model, tmp_path, ray_cluster):
     run_dir = tmp_path / "longer"
     shutil.copytree(undisturbed, run_dir)
-    status, _, err = train(overrides(tiny_model, run_dir, "train.steps=5"), run_dir)
+    status, _, err = train(overrides(tiny_model, run_dir, ray_cluster, "train.steps=5"), run_dir)
     assert status == 0, err
     assert [record["step"] for record in metrics(run_dir)] == [1, 2, 3, 4, 5]
     assert metrics(run_dir)[:4] == metrics(undisturbed)
@@ -102,8 +101,8 @@ def test_more_steps_continue_a_finished_run(undisturbed, tiny_model, tmp_path):
     assert (run_dir / after).stat().st_mtime > (undisturbed / "done.json").stat().st_mtime  # played again
 
 
-def test_a_model_folder_is_evaluated_and_compared(undisturbed, tiny_model, tmp_path):
-    arguments = overrides(tiny_model, tmp_path / "eval", f"evaluation.compare={undisturbed / 'model'}")
+def test_a_model_folder_is_evaluated_and_compared(undisturbed, tiny_model, tmp_path, ray_cluster):
+    arguments = overrides(tiny_model, tmp_path / "eval", ray_cluster, f"evaluation.compare={undisturbed / 'model'}")
     status, out, err = train(arguments, tmp_path, command="eval")
     assert status == 0, err
     assert "guess" in out

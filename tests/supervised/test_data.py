@@ -119,8 +119,7 @@ def test_format_examples_call_declared_tools_and_end_with_an_answer(kind):
 
 
 def test_a_copy_repeats_its_list(renderer):
-    for number in range(50):
-        drawn = copying.copy_sample(renderer, Random(number), "k", 0.0)
-        answer = drawn.tokens[drawn.loss_mask > 0].tolist()
-        given = drawn.tokens[drawn.loss_mask == 0].tolist()
+    batches = made_batches(renderer, replace(STAGE, source="copy", batch_tokens=400), "seed")
+    for drawn in (*batches(0), *batches(STAGE.steps - 1)):
+        given, answer = (drawn.tokens[drawn.loss_mask == counts].tolist() for counts in (0, 1))
         assert given[1:-1] == answer[:-1]
