@@ -47,18 +47,25 @@ def test_killed_three_times_and_still_the_same_run(undisturbed, tiny_model, tmp_
     wait_until(lambda: not processes(run_dir), "every process of the finished run is gone")
 
 
-def test_killed_workers_are_replaced_and_change_nothing(undisturbed, tiny_model, tmp_path):
+def test_killed_actors_are_replaced_or_told_and_change_nothing(undisturbed, tiny_model, tmp_path):
     run_dir = tmp_path / "workers"
     run_dir.mkdir()
-    process = start(overrides(tiny_model, run_dir), run_dir)
-    for steps, worker in ((1, "EpisodeWorker"), (2, "PolicyWorker")):
+    arguments = overrides(tiny_model, run_dir)
+    process = start(arguments, run_dir)
+    for steps, actor in ((1, "EpisodeWorker"), (2, "PolicyWorker"), (3, "LearnerRank")):
         wait_until(lambda n=steps: len(metrics(run_dir)) >= n or process.poll() is not None, f"step {steps}", 200)
         assert process.poll() is None, process.communicate()
-        (pid,) = processes(run_dir, command=f"ray::{worker}")
+        (pid,) = processes(run_dir, command=f"ray::{actor}")
         os.kill(pid, signal.SIGKILL)
     status, _, err = finish(process)
-    assert status == 0, err
     assert err.count("died: starting new ones") == 2
+    # rollout workers hold nothing that cannot be made again; the learner's state goes on from its checkpoint
+    assert status == 1
+    assert err.splitlines()[-1].startswith("k3rl: a learner rank died during")
+    assert [m["step"] for m in metrics(run_dir)][:3] == [1, 2, 3]
+    assert checkpoints(run_dir)[0] == "step-000002"
+    status, _, err = train(arguments, run_dir)
+    assert status == 0, err
     assert metrics(run_dir) == metrics(undisturbed)
     assert played(run_dir) == played(undisturbed)
 
