@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,9 +37,11 @@ def train(config: Config) -> dict[str, Any] | None:
         if folder.read_json("done.json") == asked:
             console.print(f"{folder.path} is finished; a larger train.steps continues it, another run_dir starts anew")
             return folder.read_json("summary.json")
+        began = time.monotonic()
         with cluster(config.ray), rollout_pool(config, base) as pool:
             learner = LearnerGroup(config, base, rl_stage(config))
             job = Job(config, folder, pool, learner)
+            job.seconds["start"] += time.monotonic() - began
             job.run()
             learner.export(folder.path / "model")
             learner.close()
