@@ -142,4 +142,3 @@ def evaluate_folder(config: Config, model: Path, output: Path) -> list[TaskResul
             results = evaluate(pool, specs, lambda group: bar.advance())
     write_results(output, results)
     return results
-
