@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 WHO = "agent <agent@box> 1735689600 +0000"
 OBJECT_BYTES = 1 << 20
+FOLDERS, ENTRIES = 8, 1000  # depth of a tree, and files and folders in it, that are read
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n"
 
 
@@ -93,29 +95,34 @@ def read_commit(files: Mapping[str, bytes], sha: str) -> Commit:
     """A commit with its whole tree."""
     header, _, message = _read(files, sha, "commit").decode().partition("\n\n")
     fields = [line.partition(" ") for line in header.splitlines()]
-    tree = next(value for key, _, value in fields if key == "tree")
+    trees = [value for key, _, value in fields if key == "tree"]
+    if len(trees) != 1:
+        raise ValueError(f"commit {sha[:60]} has {len(trees)} trees")
+    entries = list(islice(_walk(files, trees[0], "", FOLDERS), ENTRIES + 1))
+    if len(entries) > ENTRIES:  # a few trees that name each other many times hold more than could ever be read
+        raise ValueError(f"commit {sha[:60]} has over {ENTRIES} files and folders")
     return Commit(
         sha=sha,
         parents=tuple(value for key, _, value in fields if key == "parent"),
         message=message.strip(),
-        files=_read_tree(files, tree, "", 8),
+        files={path: content for path, content in entries if content is not None},
     )
 
 
-def _read_tree(files: Mapping[str, bytes], sha: str, prefix: str, depth: int) -> dict[str, str]:
+def _walk(files: Mapping[str, bytes], sha: str, prefix: str, depth: int) -> Iterator[tuple[str, str | None]]:
+    """(path, content) of every file below a tree, and (path, None) of every folder."""
     if depth == 0:
         raise ValueError("folders too deep")
     data = _read(files, sha, "tree")
-    found: dict[str, str] = {}
     while data:
         entry, _, rest = data.partition(b"\0")
         mode, _, name = entry.partition(b" ")
         path, child, data = prefix + name.decode(), rest[:20].hex(), rest[20:]
         if mode == b"40000":
-            found |= _read_tree(files, child, f"{path}/", depth - 1)
+            yield path, None
+            yield from _walk(files, child, f"{path}/", depth - 1)
         else:
-            found[path] = _read(files, child, "blob").decode(errors="replace")
-    return found
+            yield path, _read(files, child, "blob").decode(errors="replace")
 
 
 def _read(files: Mapping[str, bytes], sha: str, kind: str) -> bytes:

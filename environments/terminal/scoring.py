@@ -93,6 +93,6 @@ def _committed(expected: Mapping[str, Json], repository: Mapping[str, bytes]) ->
         return False
     if not expected["new"]:
         return bool(commit.sha == expected["base"])
-    kept = branch == "main" or repository.get(".git/refs/heads/main", b"").decode().strip() == expected["base"]
+    kept = branch == "main" or repository.get(".git/refs/heads/main", b"").strip() == expected["base"].encode()
     right = commit.message == expected["message"] and commit.files == expected["files"]
     return kept and right and commit.parents == (expected["base"],)

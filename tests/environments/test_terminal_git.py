@@ -87,6 +87,30 @@ def test_forged_and_broken_repositories_are_refused() -> None:
             head({**writer.files, **change})
 
 
+def test_a_commit_that_would_never_be_read_to_its_end_is_refused() -> None:
+    writer = Writer()
+    sha = writer._object("tree", b"")
+    for _ in range(7):  # 100 ** 7 folders in seven objects
+        sha = writer._object("tree", b"".join(b"40000 %d\0" % n + bytes.fromhex(sha) for n in range(100)))
+    bomb = writer._object("commit", f"tree {sha}\n\nboom\n".encode())
+    with pytest.raises(ValueError, match="over 1000 files and folders"):
+        read_commit(writer.files, bomb)
+    treeless = writer._object("commit", b"author x\n\nnothing\n")
+    with pytest.raises(ValueError, match="has 0 trees"):
+        read_commit(writer.files, treeless)
+
+
+async def test_a_branch_that_is_no_text_is_no_commit_and_no_fault_of_ours() -> None:
+    domain = Terminal(sandboxes=1, graders=1)
+    found = (domain.task("train", seed=0, level=level, index=0, family="repositories") for level in range(1, 6))
+    task = next(task for task in found if task.payload["commit"]["branch"] != "main")
+    try:
+        score = await solved_and(domain, task, r"printf '\377' > .git/refs/heads/main")
+        assert (score.reward, score.parts["commit"]) == (0.0, 0.0)
+    finally:
+        await domain.close()
+
+
 async def test_only_the_asked_commit_counts() -> None:
     domain = Terminal(sandboxes=1, graders=1)
     task = domain.task("train", seed=0, level=1, index=0, family="repositories")
