@@ -78,9 +78,10 @@ def _object(value: Json, where: str) -> Mapping[str, Json]:
 
 def _message(raw: Json, where: str) -> tuple[Message, list[str]]:
     fields = _object(raw, where)
-    role = _ROLES.get(fields.get("role", ""))
+    named = fields.get("role")
+    role = _ROLES.get(named) if isinstance(named, str) else None
     if role is None:
-        raise UserError(f"{where}.role is {fields.get('role')!r}; it must be one of {', '.join(_ROLES)}")
+        raise UserError(f"{where}.role is {named!r}; it must be one of {', '.join(_ROLES)}")
     reasoning = fields.get("reasoning_content") or fields.get("reasoning") or ""
     calls = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(_list(fields, "tool_calls"))]
     message = Message(
@@ -144,9 +145,10 @@ def _insert_reply(messages: list[Message], ids: list[str], reply: Message, where
     while start and messages[start - 1].role == "tool":
         start -= 1
     calls = messages[start - 1].tool_calls if start else ()
-    place = ids.index(reply.tool_call_id) if reply.tool_call_id in ids else len(messages) - start
-    if place >= len(calls) or (reply.tool_call_id and reply.tool_call_id not in ids):
-        raise UserError(f"{where} answers {reply.tool_call_id or 'no call'!r}, which the assistant turn before lacks")
+    asked = reply.tool_call_id
+    place = ids.index(asked) if asked and asked in ids else len(messages) - start
+    if place >= len(calls) or (asked and asked not in ids):
+        raise UserError(f"{where} answers {asked or 'no call'!r}, which the assistant turn before lacks")
     name = calls[place].name
     reply = replace(reply, name=name, tool_call_id=f"{name}:{place + 1}")
     later = (i for i in range(start, len(messages)) if (call_index(messages[i]) or 0) > place + 1)

@@ -82,6 +82,11 @@ def test_replies_without_an_id_are_matched_by_place() -> None:
         {"messages": [calls("a", "b"), {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}]}
     )
     assert [m.tool_call_id for m in read.messages[1:]] == ["a:1", "b:2"]
+    for call in (nameless := calls("a", "b"))["tool_calls"]:
+        del call["id"]
+    replies = [{"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}]
+    read = from_openai({"messages": [nameless, *replies]})
+    assert [(m.tool_call_id, m.content) for m in read.messages[1:]] == [("a:1", "1"), ("b:2", "2")]
 
 
 def test_texts_of_merged_turns_are_joined_and_calls_are_numbered_through() -> None:
@@ -112,6 +117,7 @@ def test_the_role_developer_is_system() -> None:
         ({"messages": "hi"}, "messages must be a list"),
         ({"messages": ["hi"]}, r"messages\[0\] must be an object"),
         ({"messages": [{"role": "robot"}]}, r"messages\[0\].role is 'robot'; it must be one of system"),
+        ({"messages": [{"role": ["user"]}]}, r"messages\[0\].role is \['user'\]"),
         ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content must be text"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text parts"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "function.name is missing"),
