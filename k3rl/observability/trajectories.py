@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from k3rl.chat.tokenizer import well_formed
 from k3rl.errors import InfrastructureError, UserError
 from k3rl.types import (
     TRAJECTORY_FIELDS,
@@ -180,7 +181,7 @@ def _row(scored: Scored, advantage: float | None, step: int, run: str) -> dict[s
                 "message": len(messages),
                 "start": turn.start,
                 "end": turn.end,
-                "problems": turn.problems,
+                "problems": [well_formed(problem) for problem in turn.problems],
                 "thinking_tokens": turn.thinking_tokens,
             }
         )
@@ -197,7 +198,7 @@ def _row(scored: Scored, advantage: float | None, step: int, run: str) -> dict[s
         "tier": str(task.tier),
         "sample": trajectory.sample,
         "stop": str(trajectory.stop),
-        "error": trajectory.error,
+        "error": well_formed(trajectory.error),
         "reward": score.reward if score else None,
         "parts": list(score.parts.items()) if score else [],
         "advantage": advantage,
@@ -209,14 +210,15 @@ def _row(scored: Scored, advantage: float | None, step: int, run: str) -> dict[s
 
 
 def _message_row(message: Message) -> dict[str, str]:
+    """Texts as tokens carry them: what an agent's program prints may hold what no file can (lone surrogates)."""
     calls = [{"id": call.id, "name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls]
     return {
         "role": message.role,
-        "content": message.content,
-        "reasoning": message.reasoning,
+        "content": well_formed(message.content),
+        "reasoning": well_formed(message.reasoning),
         "tool_calls": json.dumps(calls) if calls else "",
-        "name": message.name,
-        "tool_call_id": message.tool_call_id,
+        "name": well_formed(message.name),
+        "tool_call_id": well_formed(message.tool_call_id),
     }
 
 

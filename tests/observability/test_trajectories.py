@@ -122,6 +122,19 @@ def test_round_trip_keeps_every_field(tmp_path: Path) -> None:
     assert [m.content for m in stored[0].messages[-4:]] == ["", "ok", "", "done"]
 
 
+def test_what_no_file_can_hold_is_replaced_and_costs_no_run(tmp_path: Path) -> None:
+    lone = Message(role="tool", content="a\ud800b", name="shell\udfff", tool_call_id="shell:1")
+    message = Message(role="assistant", content="\ud83d\ude00", reasoning="\ud800")
+    turn = Turn(start=0, end=2, message=message, problems=("\ud800",), observation=(lone,))
+    broken = replace(scored(0, (token_log(2, 1),)).trajectory, turns=(turn,), error="\udcff")
+    file = tmp_path / "step-000001.parquet"
+    write_trajectories(file, [Scored(trajectory=broken, score=None)], advantages=[None], step=1, run="x")
+    (row,) = read_trajectories(file)
+    assert (row.turns[0].problems, row.error) == (("\ufffd",), "\ufffd")
+    assert (row.turns[0].message.content, row.turns[0].message.reasoning) == ("\U0001f600", "\ufffd")
+    assert row.turns[0].observation == (replace(lone, content="a\ufffdb", name="shell\ufffd"),)
+
+
 @settings(max_examples=25, deadline=None)
 @given(lengths=st.lists(st.lists(st.integers(0, 40), max_size=3), max_size=6), seed=st.integers(0, 99))
 def test_round_trip_of_ragged_logs(
