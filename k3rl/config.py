@@ -6,11 +6,13 @@ comments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
 from k3rl.errors import ConfigError
+from k3rl.types import SPLITS, Tier
 
 T = TypeVar("T")
 
@@ -188,49 +190,89 @@ class Config:
 
 def check(config: Config) -> None:
     """Refuse what cannot run, with the arithmetic that shows it."""
-    r, n = config.rollout, config.learner
     _choice("algorithm.objective", config.algorithm.objective, ("grpo", "rejection"))
-    _choice("learner.schedule", n.schedule, ("constant", "cosine"))
+    _choice("learner.schedule", config.learner.schedule, ("constant", "cosine"))
     _choice("curriculum.spread", config.curriculum.spread, ("curriculum", "uniform"))
     _choice("log.wandb", config.log.wandb, ("auto", "offline", "online", "disabled"))
-    _choice("evaluation.split", config.evaluation.split, ("train", "validation", "test", "test_heldout"))
-    for name, value in (
-        ("rollout.tasks_per_step", r.tasks_per_step),
-        ("rollout.samples_per_task", r.samples_per_task),
-        ("rollout.slots", r.slots),
-        ("rollout.policy_workers", r.policy_workers),
-        ("rollout.episode_workers", r.episode_workers),
-        ("rollout.concurrent_episodes", r.concurrent_episodes),
-        ("learner.ranks", n.ranks),
-        ("learner.threads", n.threads),
-        ("train.keep_checkpoints", config.train.keep_checkpoints),
-        ("train.checkpoint_every", config.train.checkpoint_every),
-        ("evaluation.tasks", config.evaluation.tasks),
-        ("evaluation.samples", config.evaluation.samples),
+    _choice("evaluation.split", config.evaluation.split, SPLITS)
+    for tier in config.rollout.thinking:
+        _choice("a tier of rollout.thinking", tier, tuple(Tier))
+    for stage in config.sft.stages:
+        _choice(f"sft stage {stage.name}: source", stage.source, ("copy", "format", "solutions", "folder"))
+        _choice(f"sft stage {stage.name}: train", stage.train, ("model", "indexer"))
+        _choice(f"sft stage {stage.name}: schedule", stage.schedule, ("constant", "cosine"))
+    _check_counts(config)
+    _check_batches(config)
+    _check_curriculum(config)
+    _check_shares("evaluation.levels", config.evaluation.levels)
+    for name, temperature in (
+        ("rollout.temperature", config.rollout.temperature),
+        ("evaluation.temperature", config.evaluation.temperature),  # greedy is evaluated beside it
     ):
+        if not 1e-3 <= temperature < math.inf:
+            raise ConfigError(f"{name}={temperature}: samples need a finite temperature of at least 0.001")
+
+
+def _check_counts(config: Config) -> None:
+    rollout, learner, train, evaluation = config.rollout, config.learner, config.train, config.evaluation
+    counts = {
+        "rollout.tasks_per_step": rollout.tasks_per_step,
+        "rollout.samples_per_task": rollout.samples_per_task,
+        "rollout.slots": rollout.slots,
+        "rollout.policy_workers": rollout.policy_workers,
+        "rollout.policy_threads": rollout.policy_threads,
+        "rollout.episode_workers": rollout.episode_workers,
+        "rollout.concurrent_episodes": rollout.concurrent_episodes,
+        "learner.ranks": learner.ranks,
+        "learner.threads": learner.threads,
+        "curriculum.start_level": config.curriculum.start_level,
+        "curriculum.max_level": config.curriculum.max_level,
+        "train.keep_checkpoints": train.keep_checkpoints,
+        "train.checkpoint_every": train.checkpoint_every,
+        "evaluation.tasks": evaluation.tasks,
+        "evaluation.samples": evaluation.samples,
+        **{f"level {level} of evaluation.levels": level for level in evaluation.levels},
+        **{f"sft stage {stage.name}: steps": stage.steps for stage in config.sft.stages},
+        **{f"sft stage {stage.name}: batch_tokens": stage.batch_tokens for stage in config.sft.stages},
+    }
+    for name, value in counts.items():
         if value < 1:
             raise ConfigError(f"{name}={value}: must be at least 1")
-    trajectories = r.tasks_per_step * r.samples_per_task
-    if config.algorithm.objective == "grpo" and r.samples_per_task < 2:
+    unsigned = {"rollout.retries": rollout.retries, "evaluation.heldout_tasks": evaluation.heldout_tasks}
+    unsigned |= {f"rollout.thinking.{tier}": tokens for tier, tokens in rollout.thinking.items()}
+    for name, value in unsigned.items():
+        if value < 0:
+            raise ConfigError(f"{name}={value}: must be at least 0")
+
+
+def _check_batches(config: Config) -> None:
+    rollout, learner = config.rollout, config.learner
+    trajectories = rollout.tasks_per_step * rollout.samples_per_task
+    if config.algorithm.objective == "grpo" and rollout.samples_per_task < 2:
         raise ConfigError(
-            f"rollout.samples_per_task={r.samples_per_task}: GRPO needs at least 2 samples of a task for its baseline"
+            f"rollout.samples_per_task={rollout.samples_per_task}: GRPO needs at least 2 samples of a task for its "
+            "baseline"
         )
-    if trajectories < n.ranks:
+    if trajectories < learner.ranks:
         raise ConfigError(
-            f"tasks_per_step {r.tasks_per_step} x samples_per_task {r.samples_per_task} = {trajectories} trajectories "
-            f"cannot be split over learner.ranks={n.ranks}; raise the first two or lower the ranks"
+            f"tasks_per_step {rollout.tasks_per_step} x samples_per_task {rollout.samples_per_task} = {trajectories} "
+            f"trajectories cannot be split over learner.ranks={learner.ranks}; raise the first two or lower the ranks"
         )
-    if n.micro_batch_tokens < r.max_context:
+    if rollout.max_context < 2:
+        raise ConfigError(f"rollout.max_context={rollout.max_context}: must be at least 2, a prompt and one token")
+    if learner.micro_batch_tokens < rollout.max_context:
         raise ConfigError(
-            f"learner.micro_batch_tokens={n.micro_batch_tokens} is below rollout.max_context={r.max_context}: "
-            "one trajectory would not fit a micro-batch; raise the first or lower the second"
+            f"learner.micro_batch_tokens={learner.micro_batch_tokens} is below rollout.max_context="
+            f"{rollout.max_context}: one trajectory would not fit a micro-batch; raise the first or lower the second"
         )
-    if not r.temperature > 0:
-        raise ConfigError(f"rollout.temperature={r.temperature}: training samples need a temperature above 0")
-    low, high = config.curriculum.band
+
+
+def _check_curriculum(config: Config) -> None:
+    (low, high), replay = config.curriculum.band, config.curriculum.replay
     if not 0 <= low < high <= 1:
         raise ConfigError(f"curriculum.band=[{low}, {high}]: needs 0 <= low < high <= 1")
-    _check_shares("evaluation.levels", config.evaluation.levels)
+    if not 0 <= replay <= 1:
+        raise ConfigError(f"curriculum.replay={replay}: a share lies between 0 and 1")
     if set(config.curriculum.weights) - set(config.environment):
         unknown = ", ".join(sorted(set(config.curriculum.weights) - set(config.environment)))
         known = ", ".join(config.environment)
@@ -238,10 +280,6 @@ def check(config: Config) -> None:
     weights = {name: config.curriculum.weights.get(name, 1.0) for name in config.environment}
     if weights and (min(weights.values()) < 0 or sum(weights.values()) == 0):
         raise ConfigError(f"curriculum.weights={weights}: must be at least 0, and above 0 for one domain")
-    for stage in config.sft.stages:
-        _choice(f"sft stage {stage.name}: source", stage.source, ("copy", "format", "solutions", "folder"))
-        _choice(f"sft stage {stage.name}: train", stage.train, ("model", "indexer"))
-        _choice(f"sft stage {stage.name}: schedule", stage.schedule, ("constant", "cosine"))
 
 
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -80,7 +80,7 @@ def test_evaluation_before_and_after(undisturbed):
     for results, name in ((before, "before"), (after, "after")):
         sampled = [reward for r in results if r.split == "test" for reward in r.sampled]
         assert summary["domains"]["guess"][name]["sampled"]["mean"] == pytest.approx(sum(sampled) / 4)
-    phases = {"rollout", "learn", "publish", "checkpoint", "evaluate_before", "evaluate_after"}
+    phases = {"start", "rollout", "learn", "publish", "checkpoint", "evaluate_before", "evaluate_after"}
     assert summary["seconds_by_phase"].keys() == phases
     assert summary["seconds"] == pytest.approx(sum(summary["seconds_by_phase"].values()))
     assert summary["steps"] == 4

@@ -83,7 +83,7 @@ async def test_close_wipes_and_reuses(pool: SandboxPool) -> None:
 
 @pytest.mark.parametrize(
     "act",
-    [SYSV, "prlimit --pid 1 --nofile=99", "renice 5 -p 1", QUEUE, KEY],
+    [SYSV, "prlimit --pid 1 --nofile=99", "renice 19 -p 1", QUEUE, KEY],
     ids=["sysv", "limits", "nice", "queue", "key"],
 )
 async def test_what_cannot_be_wiped_costs_the_container(pool: SandboxPool, act: str) -> None:
