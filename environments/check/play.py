@@ -54,7 +54,7 @@ async def play(domain: Domain, task: Task, solution: Solution) -> Episode:
 async def in_parallel(
     items: Iterable[Item], work: Callable[[Item], Awaitable[Out]], tick: Callable[[], None]
 ) -> list[Out]:
-    """`work` on every item, a few at once, in order; `tick` after each."""
+    """`work` on every item, a few at once, in order; `tick` after each. Raises the first failure as it is."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: Item) -> Out:
@@ -63,8 +63,11 @@ async def in_parallel(
         tick()
         return out
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(item)) for item in items]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(item)) for item in items]
+    except ExceptionGroup as failed:  # callers tell errors by their class
+        raise failed.exceptions[0] from failed
     return [task.result() for task in tasks]
 
 

@@ -16,7 +16,7 @@ from k3rl.chat import XtmlRenderer, load_tokenizer
 from k3rl.domains import known_domains, make_domain
 from k3rl.environment import Domain, StepResult
 from k3rl.environments.check import Row, run_check
-from k3rl.errors import UserError
+from k3rl.errors import InfrastructureError, UserError
 from k3rl.model_folder import model_folder, tokenizer_folder
 from k3rl.rollout.episode import EpisodeLimits, run_episode
 from k3rl.rollout.group import GroupSpec
@@ -40,6 +40,8 @@ def check_domain(name: str, *, seeds: int, model: str, as_json: bool) -> bool:
 
     `model` plays the weak policy of the level curve; "none" leaves it out.
     """
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds}: must be at least 1")
     known = known_domains()
     if name not in known:
         raise UserError(f"no domain {name!r}; there are {', '.join(sorted(known))}")
@@ -76,7 +78,9 @@ def _weak_policy(domain: Domain, folder: Path, renderer: XtmlRenderer) -> Callab
         )
         seed = spec.sample_seed(0)
         scored = await run_episode(domain, task, policy, renderer, limits, sample=0, seed=seed)
-        return 0.0 if scored.score is None else scored.score.reward
+        if scored.score is None:  # a 0 would pass for the policy's
+            raise InfrastructureError(f"the weak policy could not play {task.id}: {scored.trajectory.error}")
+        return scored.score.reward
 
     return play
 

@@ -13,6 +13,7 @@ from k3rl.environment import Solution
 from k3rl.environments.check import run_check
 from k3rl.environments.check.play import in_parallel, sample
 from k3rl.environments.tool_environment import ToolEnvironment
+from k3rl.errors import SandboxError
 from k3rl.types import Json, Limits, Message, Score, Split, Task, Tool, ToolCall
 
 COUNT = Tool(name="count", parameters={"type": "object", "properties": {"to": {"type": "integer"}}, "required": ["to"]})
@@ -196,3 +197,14 @@ async def test_results_keep_their_order_however_long_each_takes() -> None:
         return number
 
     assert await in_parallel(range(5), work, lambda: None) == [0, 1, 2, 3, 4]
+
+
+async def test_the_first_failure_comes_out_as_it_is() -> None:
+    async def work(number: int) -> int:
+        if number == 2:
+            raise SandboxError("bwrap is not installed")
+        await asyncio.sleep(0)
+        return number
+
+    with pytest.raises(SandboxError, match="bwrap is not installed"):
+        await in_parallel(range(5), work, lambda: None)
