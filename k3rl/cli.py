@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        return _tell(f"no room on the disk for {error.filename}; make some, the same command resumes", 1)
+        where = error.filename or "what was being written"
+        return _tell(f"no room on the disk for {where}; make some, the same command resumes", 1)
     except KeyboardInterrupt:
         return _tell("interrupted; the same command resumes from the last checkpoint", 130)
     return 0

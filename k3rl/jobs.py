@@ -12,6 +12,7 @@ from rich.console import Console
 
 from k3rl.cluster import cluster
 from k3rl.config import Config
+from k3rl.errors import ConfigError
 from k3rl.evaluation.evaluate import evaluate, evaluation_specs
 from k3rl.evaluation.picture import curves, draw
 from k3rl.evaluation.report import comparison, evaluation, summary
@@ -29,7 +30,7 @@ from k3rl.run_folder import RunFolder
 
 def train(config: Config) -> dict[str, Any] | None:
     """`k3rl train`: run or resume the job of `config.run_dir`; its summary, if it evaluates."""
-    base = model_folder(config.model.path)
+    base = trained_model(config)
     console = Console()
     asked = {"steps": config.train.steps, "seconds": config.train.seconds}
     with RunFolder(config.run_dir) as folder:
@@ -49,6 +50,16 @@ def train(config: Config) -> dict[str, Any] | None:
         result = report(config, folder, seconds, console) if config.train.evaluate else None
         folder.store_json("done.json", asked)
         return result
+
+
+def trained_model(config: Config) -> Path:
+    """The folder of `model.path`. A preset has no weights yet: asking for one is an error, not a silent default."""
+    if config.model.preset:
+        raise ConfigError(
+            f"model.preset={config.model.preset}: only `k3rl sft` starts from nothing; train or evaluate a folder with "
+            "model.path, and leave model.preset empty"
+        )
+    return model_folder(config.model.path)
 
 
 def rl_stage(config: Config) -> Stage:
@@ -121,7 +132,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     output = Path(config.evaluation.output or config.run_dir)
     console = Console()
     with cluster(config.ray):
-        first = evaluate_folder(config, model_folder(config.model.path), output / "results.jsonl")
+        first = evaluate_folder(config, trained_model(config), output / "results.jsonl")
         if not config.evaluation.compare:
             result = evaluation(first)
         else:

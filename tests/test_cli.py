@@ -22,7 +22,9 @@ def lines(capsys):
         (["sft", "environment=[]"], "sft.stages is empty"),
         (["train", "experiment=none_such"], "none_such"),
         (["eval", "model.path=/none/such"], "model.path=/none/such: no model folder"),
+        (["train", "model.preset=nano"], "model.preset=nano: only `k3rl sft` starts from nothing"),
         (["env", "check", "none_such"], "none_such"),
+        (["env", "check", "office", "--seeds", "0"], "--seeds 0: must be at least 1"),
     ],
 )
 def test_a_user_s_mistake_is_one_line_and_status_2(arguments, text, capsys, monkeypatch, tmp_path):
@@ -43,6 +45,7 @@ def test_a_user_s_mistake_is_one_line_and_status_2(arguments, text, capsys, monk
             1,
             "k3rl: no room on the disk for runs/x",
         ),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "k3rl: no room on the disk for what was being written"),
         (KeyboardInterrupt(), 130, "k3rl: interrupted"),
     ],
 )

@@ -61,7 +61,8 @@ class LearnerRank:
         from k3rl.learner.samples import to_samples
 
         fetched: list[list[Scored]] = ray.get(list(groups))
-        # A group without spread, or a failure in rejection sampling, has no signal: its tokens would only cost time.
+        # A group without spread, or a failure in rejection sampling, has no signal. It is left out of the loss's
+        # denominator as well (as DAPO's dynamic sampling does): a step is as large where few groups are mixed.
         samples = [
             sample
             for group, signals in zip(fetched, advantages, strict=True)
