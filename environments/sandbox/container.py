@@ -8,7 +8,7 @@ import random
 import shutil
 import socket
 import subprocess
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from k3rl.environments.sandbox.inside.wire import HEAD, decode, encode, sizes
@@ -96,19 +96,7 @@ class Container:
         for tool in ("bwrap", *(["setpriv"] if os.geteuid() == 0 else [])):
             if shutil.which(tool) is None:
                 raise SandboxError(f"{tool} is not installed: apt install bubblewrap util-linux")
-        ours, theirs = socket.socketpair()
-        lease = UidLease() if os.geteuid() == 0 else None
-        command = bwrap_command(spec, runtime, theirs.fileno())
-        if lease:
-            uid = str(lease.uid)
-            command = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", *command]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            pass_fds=(theirs.fileno(),), cwd="/", env={"PATH": os.environ.get("PATH", os.defpath)},
-        )  # fmt: skip
-        theirs.close()
-        ours.setblocking(False)
-        container = cls(process, ours, lease)
+        container = cls._launch(spec, runtime)
         try:
             env = {**ENV, **({"LD_LIBRARY_PATH": runtime.library_path} if runtime.library_path else {})}
             await container.call(inside_config(spec, env, ("/opt/box/jobs", "/opt/site")), seconds=START_SECONDS)
@@ -116,6 +104,31 @@ class Container:
             await container.discard()
             raise
         return container
+
+    @classmethod
+    def _launch(cls, spec: SandboxSpec, runtime: Runtime) -> Container:
+        """The process and our end of its socket. Raises SandboxError where the system gives no more of something."""
+        with ExitStack() as undo:  # until the container owns what was taken
+            lease = UidLease() if os.geteuid() == 0 else None
+            if lease:
+                undo.callback(lease.release)
+            try:
+                ours, theirs = socket.socketpair()
+                undo.callback(ours.close)
+                with theirs:
+                    command = bwrap_command(spec, runtime, theirs.fileno())
+                    if lease:
+                        uid = str(lease.uid)
+                        command = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", *command]
+                    process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                        pass_fds=(theirs.fileno(),), cwd="/", env={"PATH": os.environ.get("PATH", os.defpath)},
+                    )  # fmt: skip
+            except OSError as error:  # no process, descriptor or memory left: no fault of the domain
+                raise SandboxError(f"no sandbox can be started: {error}; use fewer sandboxes at once") from error
+            undo.pop_all()
+        ours.setblocking(False)
+        return cls(process, ours, lease)
 
     async def call(self, header: dict[str, Any], blob: bytes = b"", *, seconds: float) -> tuple[dict[str, Any], bytes]:
         """One request. Raises SandboxError when the container fails; cancellation leaves it broken, too."""

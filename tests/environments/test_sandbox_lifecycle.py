@@ -1,6 +1,7 @@
 """What is left after close, cancellation and the owner's death: nothing."""
 
 import asyncio
+import errno
 import os
 import platform
 import shutil
@@ -134,6 +135,25 @@ async def test_acquire_waits_for_a_close(pool: SandboxPool) -> None:
     await pool.close()
     with pytest.raises(SandboxError, match="closed"):
         await pool.acquire()
+
+
+async def test_a_system_without_room_for_another_process_is_told_and_tried_again(
+    pool: SandboxPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **settings: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    await pool.warm(1)
+    await pool._idle.pop().discard()
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", full)
+        for _ in range(3):  # the place in the pool is not lost either: there is only one
+            with pytest.raises(SandboxError, match=r"no sandbox can be started: .*temporarily unavailable"):
+                await asyncio.wait_for(pool.acquire(), 5)
+    assert len(os.listdir("/proc/self/fd")) == before
+    async with await pool.acquire() as box:
+        assert (await box.bash("echo here")).text == "here\n"
 
 
 async def test_a_container_that_died_is_told_and_replaced(pool: SandboxPool) -> None:
