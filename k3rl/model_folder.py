@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,6 @@ def tokenizer_folder(name: str) -> Path:
 
 def model_config(folder: Path) -> Any:
     """The ModelConfig of a model folder. Raises CheckpointError for an unreadable or foreign one."""
-    from k3rl.model import ModelConfig
+    from k3rl.model import load_config  # loads torch, which finding a folder does not need
 
-    file = folder / "config.json"
-    try:
-        public = json.loads(file.read_text())
-        if not isinstance(public, dict):
-            raise ValueError("not a JSON object")
-        return ModelConfig.from_public(public)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{file}: not a Kimi-K3 configuration ({error})") from error
+    return load_config(folder)

@@ -20,7 +20,16 @@ def test_a_missing_folder_names_what_there_is(tmp_path):
     assert str(tmp_path / "nothing") in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"model_type": "llama", "hidden_size": 64, "vocab_size": 100})])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        json.dumps({"model_type": "llama", "hidden_size": 64, "vocab_size": 100}),
+        json.dumps({"text_config": "kimi_linear"}),
+        json.dumps({"model_type": "kimi_linear", "linear_attn_config": {"full_attn_layers": None}}),
+    ],
+)
 def test_another_architecture_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError) as caught:

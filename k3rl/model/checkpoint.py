@@ -34,15 +34,18 @@ def load_model(folder: str | Path, dtype: torch.dtype = torch.float32) -> Model:
 
 
 def load_config(folder: str | Path) -> ModelConfig:
-    """The ModelConfig of a folder's `config.json`."""
+    """The ModelConfig of a folder's `config.json`. Raises CheckpointError for an unreadable or foreign one."""
     path = Path(folder) / "config.json"
     try:
-        public = json.loads(path.read_text())
+        public = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); give a folder with a model") from error
     except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error})") from error
-    return ModelConfig.from_public(public)
+    try:
+        return ModelConfig.from_public(public)
+    except (ConfigError, TypeError, AttributeError) as error:  # the last two: a value of another type
+        raise CheckpointError(f"{path}: not a configuration that k3rl can run ({error}); give a K3 model") from error
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -50,7 +53,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     index = folder / INDEX
     try:
         names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else [WEIGHTS]
-    except (ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index}: not an index with a weight_map ({error})") from error
     tensors: dict[str, Tensor] = {}
     for name in names:
