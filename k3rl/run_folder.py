@@ -32,8 +32,15 @@ from k3rl.types import Json
 
 log = logging.getLogger(__name__)
 
-FREE_TO_CHANGE = ("name", "run_dir", "train.steps", "train.seconds", "train.keep_checkpoints", "log.", "ray.")
-"""Keys that a resumed run may have otherwise than the run it continues."""
+FREE_TO_CHANGE = (
+    *("name", "run_dir", "log.", "ray."),
+    *("train.steps", "train.seconds", "train.keep_checkpoints"),
+    # How much runs at once, and where: what a run that ran out of memory or time is told to lower.
+    *("rollout.slots", "rollout.concurrent_episodes", "rollout.policy_workers", "rollout.policy_threads"),
+    *("rollout.episode_workers", "rollout.retries", "rollout.deadline_seconds"),
+    *("learner.ranks", "learner.threads", "learner.micro_batch_tokens"),
+)
+"""Keys that a resumed run may have otherwise than the run it continues, by their beginnings."""
 
 
 class RunFolder:

@@ -60,6 +60,16 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_free_to_change(folder):
     folder.store_config(config)
     folder.store_config(config)
     folder.store_config(replace(config, name="other", train=TrainSection(steps=99, keep_checkpoints=5)))
+    smaller = replace(config.rollout, slots=8, concurrent_episodes=16, policy_workers=2)
+    folder.store_config(replace(config, rollout=smaller, learner=replace(config.learner, ranks=2, threads=1)))
+    with pytest.raises(ConfigError, match=r"\(learner\.learning_rate, rollout\.temperature\)"):
+        folder.store_config(
+            replace(
+                config,
+                rollout=replace(smaller, temperature=0.5),
+                learner=replace(config.learner, ranks=2, learning_rate=1e-5),
+            )
+        )
     changed = replace(
         config,
         seed=1,
