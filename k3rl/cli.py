@@ -70,7 +70,8 @@ def compose(overrides: Sequence[str]) -> Any:
             composed = hydra_compose("config", overrides=list(overrides))
         return load(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(" ".join(str(error).split())) from error
+        text, _, _ = " ".join(str(error).split()).partition(" Config search path:")  # inner matters of Hydra's
+        raise ConfigError(text) from error
 
 
 def _parser() -> argparse.ArgumentParser:

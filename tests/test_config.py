@@ -50,7 +50,7 @@ REFUSED = {
     "rollout.tasks_per_stp=3": "tasks_per_stp",
     "+rollout.tasks_per_stp=3": "unknown configuration key rollout.tasks_per_stp",
     "rollout.tasks_per_step=many": "rollout.tasks_per_step='many': input should be a valid integer",
-    "experiment=quickstrat": "quickstrat",
+    "experiment=quickstrat": "Could not find 'experiment/quickstrat' Available options in 'experiment':",
     "rollout.samples_per_task=0": "rollout.samples_per_task=0: must be at least 1",
     "rollout.samples_per_task=1": "needs at least 2 samples",
     "algorithm.objective=ppo": "algorithm.objective='ppo': choose one of grpo, rejection",
