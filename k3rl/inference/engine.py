@@ -179,8 +179,7 @@ class Engine:
         be processed first."""
         session, slot, parked = placement.session, placement.slot, placement.parked
         if parked is not None:
-            parked.parked = Parked(record=self.rows.take(slot), snapshot=self._cache.snapshot(slot))
-            parked.slot = None
+            self._park(parked)
         logits = None
         if session.parked is None:
             prefix = self.prefixes.get(self._require_version(), session.prompt)
@@ -195,6 +194,13 @@ class Engine:
         self._temperatures[slot] = session.sampling.temperature
         self._begin(session)
         return logits if self.rows.processed[slot] == self.rows.length[slot] else None
+
+    def _park(self, session: Session) -> None:
+        """Take a session out of its slot, to be loaded into any other one."""
+        slot = session.slot
+        assert slot is not None
+        session.parked = Parked(record=self.rows.take(slot), snapshot=self._cache.snapshot(slot))
+        session.slot = None
 
     def _begin(self, session: Session) -> None:
         slot, request = session.slot, session.turn
@@ -213,13 +219,16 @@ class Engine:
             self._finish(slot, "context")
 
     def _decode(self, pending: NDArray[np.bool_]) -> Tensor:
-        """Process the next token of the pending rows; logits [B, V]."""
+        """Process the next token of the pending rows; logits [B, V], those of rows that were not computed are 0."""
         device = next(self.model.parameters()).device
-        tokens = torch.from_numpy(self.rows.next_tokens()).to(device)
-        out = self.model.decode(tokens, self._cache, torch.from_numpy(pending).to(device))
         rows = np.flatnonzero(pending)
+        cache = self._cache.first(int(rows[-1]) + 1)
+        tokens = torch.from_numpy(self.rows.next_tokens()[: cache.slots]).to(device)
+        out = self.model.decode(tokens, cache, torch.from_numpy(pending[: cache.slots]).to(device))
         self.rows.record_step(rows, out.experts.cpu().numpy()[rows], out.selected.cpu().numpy()[rows])
-        return out.logits
+        logits = out.logits.new_zeros((len(pending), out.logits.shape[1]))
+        logits[: cache.slots] = out.logits
+        return logits
 
     def _sample(self, due: NDArray[np.int64], logits: Tensor) -> None:
         """Sample one token for each row of `due` [n]; all rows are computed, so that shapes never change."""
@@ -241,7 +250,8 @@ class Engine:
         start, end = int(self._turns.start[slot]), int(self.rows.length[slot])
         tokens = tuple(self.rows.tokens[slot, start:end].tolist())
         session.turn = None
-        self._scheduler.end_turn(session)
+        if not self._scheduler.end_turn(session):
+            self._park(session)
         self._finished.append((session, SampledTurn(start=start, tokens=tokens, stop=stop)))
 
     def _forget(self, session: Session) -> None:

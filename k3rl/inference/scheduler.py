@@ -2,10 +2,14 @@
 
 A session keeps its slot between turns, while its environment works; when turns wait for a slot, the session that has
 been between turns longest gives its slot up (it is parked) and gets another one with its next turn.
+
+Slots are filled from the lowest, and a session whose turn ends in a slot higher than the number of holders needs is
+parked too: the busy slots stay together, and a decode step computes no more rows than that.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +26,15 @@ class Placement:
     parked: Session | None
 
 
+STRIDE = 8
+"""Rows are computed by so many: no slot below the next multiple is too high."""
+
+
 class Scheduler:
     """Slots, the sessions in them, and the queue of sessions whose turn waits for a slot."""
 
     def __init__(self, slots: int) -> None:
-        self._free = deque(range(slots))
+        self._free = list(range(slots))  # a heap
         self._between_turns: dict[Session, None] = {}  # slot holders that may be parked, longest idle first
         self._waiting: deque[Session] = deque()
         self.holders: dict[int, Session] = {}
@@ -44,16 +52,23 @@ class Scheduler:
         del self._between_turns[session]
         return True
 
-    def end_turn(self, session: Session) -> None:
-        """The session's turn ended; it keeps its slot until another needs it."""
-        self._between_turns[session] = None
+    def end_turn(self, session: Session) -> bool:
+        """The session's turn ended; it keeps its slot until another needs it, unless False is returned: then the slot
+        is free already, and the session is to be parked."""
+        assert session.slot is not None
+        if session.slot < -(-len(self.holders) // STRIDE) * STRIDE:
+            self._between_turns[session] = None
+            return True
+        del self.holders[session.slot]
+        heapq.heappush(self._free, session.slot)
+        return False
 
     def place(self) -> Iterator[Placement]:
         """Placements for waiting sessions, as many as free slots and sessions between turns allow."""
         while self._waiting and (self._free or self._between_turns):
             parked = None
             if self._free:
-                slot = self._free.popleft()
+                slot = heapq.heappop(self._free)
             else:
                 parked = next(iter(self._between_turns))
                 del self._between_turns[parked]
@@ -68,6 +83,6 @@ class Scheduler:
         if session.slot is not None:
             self._between_turns.pop(session, None)
             del self.holders[session.slot]
-            self._free.append(session.slot)
+            heapq.heappush(self._free, session.slot)
         elif session in self._waiting:
             self._waiting.remove(session)

@@ -1,12 +1,13 @@
 """Decoding: prefill of one sequence in chunk form, then one token per slot and step from caches.
 
-Every step computes all slots with the same shapes. Inactive slots keep their state, and no row's result depends on the
-others' contents, activity or count, so a request samples the same tokens whatever runs beside it.
+Every step computes all slots of the cache it is given. Inactive slots keep their state, and no row's result depends on
+the others' contents, activity or count, so a request samples the same tokens whatever runs beside it.
 Legend: B slots, T cached positions, M MoE layers, K experts per token, D sparse-attention layers, S selected positions.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -72,6 +73,14 @@ class Cache:
                 kda = config.kda
                 state = weight.new_zeros(rows, kda.num_heads, kda.head_dim, kda.head_dim)
                 self.layers.append(KdaMemory(state, weight.new_zeros(rows, kda.conv_kernel - 1, 3 * kda.width)))
+
+    def first(self, slots: int) -> Cache:
+        """The first `slots` slots as a cache that shares this one's memory: steps on it cost less."""
+        part = copy(self)
+        part.slots, part.rows = slots, -(-slots // ROWS) * ROWS
+        part.length = self.length[: part.rows]
+        part.layers = [memory.first(part.rows) for memory in self.layers]
+        return part
 
     def load(self, slot: int, snapshot: Snapshot) -> None:
         """Put a sequence's memory into a slot, whatever was there."""

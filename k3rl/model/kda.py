@@ -25,6 +25,10 @@ class KdaMemory:
     state: Tensor
     inputs: Tensor
 
+    def first(self, rows: int) -> KdaMemory:
+        """The first rows, sharing memory."""
+        return KdaMemory(self.state[:rows], self.inputs[:rows])
+
 
 class _ConvSilu(torch.autograd.Function):
     """silu of the causal depthwise convolution: y[:, t] = sum_j w[:, K-1-j] x[:, t-j]."""

@@ -29,6 +29,10 @@ class MlaMemory:
     latents: Tensor
     index_keys: Tensor | None
 
+    def first(self, rows: int) -> MlaMemory:
+        """The first rows, sharing memory."""
+        return MlaMemory(self.latents[:rows], None if self.index_keys is None else self.index_keys[:rows])
+
 
 @dataclass
 class Attended:
