@@ -65,15 +65,6 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Json]:
     return safetensors.torch.load_file(folder / TENSORS), json.loads((folder / VALUES).read_text())
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether every byte of the checkpoint is there; `verify` tells what is wrong."""
-    try:
-        verify(folder)
-    except CheckpointError:
-        return False
-    return True
-
-
 def verify(folder: Path) -> None:
     """Compare sizes and hashes of all files with the manifest. Raises CheckpointError naming the first that differs."""
     path = folder / MANIFEST
@@ -82,6 +73,8 @@ def verify(folder: Path) -> None:
     try:
         manifest = json.loads(path.read_text())
         files, form = dict(manifest["files"]), manifest["format"]
+        if not all(isinstance(entry, dict) and "bytes" in entry for entry in files.values()):
+            raise ValueError("a file without its size")
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is not a checkpoint's manifest ({error}); use an earlier checkpoint") from error
     if form != FORMAT:

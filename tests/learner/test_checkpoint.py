@@ -25,7 +25,7 @@ def test_what_is_written_is_read(folder: Path) -> None:
     assert values == {"step": 3}
     assert tensors.keys() == TENSORS.keys()
     assert all(tensors[name].equal(TENSORS[name]) for name in TENSORS)
-    assert checkpoint.is_complete(folder)
+    checkpoint.verify(folder)
     assert [p.name for p in folder.parent.iterdir()] == ["step-3"], "nothing partial is left"
 
 
@@ -41,10 +41,19 @@ def test_truncated_corrupt_and_missing_files_are_named(folder: Path, name: str) 
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=f"{name} is missing"):
         checkpoint.read(folder)
-    assert not checkpoint.is_complete(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', json.dumps({"format": 99, "files": {}})])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": 1}',
+        json.dumps({"format": 99, "files": {}}),
+        json.dumps({"format": 1, "files": {checkpoint.TENSORS: 3}}),
+    ],
+)
 def test_a_damaged_manifest_is_named(folder: Path, text: str) -> None:
     (folder / checkpoint.MANIFEST).write_text(text)
     with pytest.raises(CheckpointError, match=checkpoint.MANIFEST):
@@ -52,8 +61,9 @@ def test_a_damaged_manifest_is_named(folder: Path, text: str) -> None:
 
 
 def test_a_folder_without_manifest_is_not_complete(tmp_path: Path) -> None:
-    assert not checkpoint.is_complete(tmp_path)
-    assert not checkpoint.is_complete(tmp_path / "absent")
+    for place in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(CheckpointError, match="not a complete checkpoint"):
+            checkpoint.verify(place)
 
 
 def test_the_leftover_of_a_killed_writer_is_replaced(tmp_path: Path) -> None:
@@ -61,7 +71,7 @@ def test_the_leftover_of_a_killed_writer_is_replaced(tmp_path: Path) -> None:
     partial.mkdir()
     (partial / checkpoint.TENSORS).write_bytes(b"half")
     checkpoint.write(tmp_path / "step-3", TENSORS, {})
-    assert checkpoint.is_complete(tmp_path / "step-3")
+    checkpoint.verify(tmp_path / "step-3")
     assert not partial.exists()
 
 
