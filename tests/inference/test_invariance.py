@@ -60,6 +60,23 @@ def test_a_full_batch_of_longer_and_shorter_neighbours(engine, alone):
     assert_same(logs[2], alone)
 
 
+@pytest.mark.parametrize("place", [0, 11, 20])
+def test_however_many_rows_are_computed(model, alone, place, monkeypatch):
+    """Twenty neighbours come to their ends one by one; a session in a high slot is moved down meanwhile."""
+    requests = [Request(_tokens(3 + n), 50 + n, ((_tokens(1), 60 - 3 * n, None),)) for n in range(20)]
+    requests.insert(place, SCRIPT)
+    computed, decode = set(), model.decode
+
+    def watched(tokens, cache, active):
+        computed.add(cache.rows)
+        return decode(tokens, cache, active)
+
+    monkeypatch.setattr(model, "decode", watched)
+    logs, _ = drive(Engine(model, slots=40, max_context=160, rules=RULES, version=0), requests)
+    assert {16, 24} <= computed  # alone it were 8
+    assert_same(logs[place], alone)
+
+
 def test_parked_and_restored_while_others_run(model):
     """Six sessions over two slots: nearly every turn parks somebody, who comes back to another slot."""
     requests = [SCRIPT, *OTHERS]
