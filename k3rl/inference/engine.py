@@ -1,7 +1,7 @@
 """The engine's synchronous core: sessions over a fixed number of slots, one token per running slot and step.
 
-Every decode call computes all slots with the same shapes, whoever is in them, so that a session's tokens do not depend
-on its neighbours, on its slot, or on having been parked. A step is: place waiting sessions, process one token in every
+Every decode call computes all rows up to the highest busy slot, by eights; a row's result is the same however many
+there are, so that a session's tokens do not depend on its neighbours, on its slot, or on having been parked. A step is: place waiting sessions, process one token in every
 running row (one of the given tokens, or the token sampled last), sample where the list's end was reached.
 """
 
@@ -231,7 +231,7 @@ class Engine:
         return logits
 
     def _sample(self, due: NDArray[np.int64], logits: Tensor) -> None:
-        """Sample one token for each row of `due` [n]; all rows are computed, so that shapes never change."""
+        """Sample one token for each row of `due` [n]."""
         sampled = draw(logits, self._temperatures, uniforms(self._seeds, self.rows.length))
         entropies = sampled.entropies[due]
         if not np.isfinite(entropies).all():
