@@ -1,8 +1,9 @@
 """The engine's synchronous core: sessions over a fixed number of slots, one token per running slot and step.
 
 Every decode call computes all rows up to the highest busy slot, by eights; a row's result is the same however many
-there are, so that a session's tokens do not depend on its neighbours, on its slot, or on having been parked. A step is: place waiting sessions, process one token in every
-running row (one of the given tokens, or the token sampled last), sample where the list's end was reached.
+there are, so that a session's tokens do not depend on its neighbours, on its slot, or on having been parked. A step is:
+place waiting sessions, process one token in every running row (one of the given tokens, or the token sampled last),
+sample where the list's end was reached.
 """
 
 from __future__ import annotations
