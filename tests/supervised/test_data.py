@@ -110,12 +110,16 @@ def test_data_that_never_fits_is_told(renderer, conversations, tmp_path):
         stage_batches(config, stage, renderer, tmp_path)
 
 
-@pytest.mark.parametrize("kind", [copying.repeat, copying.look_up, copying.call, copying.relay])
-def test_format_examples_call_declared_tools_and_end_with_an_answer(kind):
+@pytest.mark.parametrize("kind", [copying.repeat, copying.look_up, copying.call, copying.put, copying.relay])
+def test_what_format_examples_answer_stands_in_what_they_were_given(kind):
     for number in range(50):
-        messages, tools = kind(Random(number))
+        messages = kind(Random(number))
         assert messages[-1].role == "assistant"
-        assert {call.name for m in messages for call in m.tool_calls} <= {tool.name for tool in tools}
+        seen = ""
+        for message in messages:
+            for call in message.tool_calls:
+                assert all(value in seen for value in call.arguments.values())
+            seen += message.content
 
 
 def test_a_copy_repeats_its_list(renderer):
