@@ -97,8 +97,8 @@ def report(config: Config, folder: RunFolder, seconds: dict[str, float], console
     metrics = read_metrics(folder.metrics)
     # The weights' versions change every step: mismatch is told over all steps, each measured before its update.
     measured = [m for m in metrics if m.get("mismatch/n")]
-    total = sum(m["mismatch/n"] for m in measured)
-    mismatch = {
+    total, tokens = (sum(m[key] for m in measured) for key in ("mismatch/n", "tokens"))
+    mismatch = {  # p99: the largest of the steps'
         "mean": sum(m["mismatch/mean"] * m["mismatch/n"] for m in measured) / max(total, 1),
         "p99": max((m["mismatch/p99"] for m in measured), default=0.0),
         "max": max((m["mismatch/max"] for m in measured), default=0.0),
@@ -110,8 +110,8 @@ def report(config: Config, folder: RunFolder, seconds: dict[str, float], console
         seconds=sum(seconds.values()),
         phases=seconds,
         mismatch=mismatch,
-        routes_differ=sum(m["routes_differ"] for m in measured) / max(len(measured), 1),
-        selections_differ=sum(m["selections_differ"] for m in measured) / max(len(measured), 1),
+        routes_differ=sum(m["routes_differ"] * m["tokens"] for m in measured) / max(tokens, 1),
+        selections_differ=sum(m["selections_differ"] * m["tokens"] for m in measured) / max(tokens, 1),
         steps=metrics[-1]["step"] if metrics else 0,
         seed=config.seed,
     )

@@ -242,7 +242,7 @@ def _activation(text: Mapping[str, Any]) -> Literal["situ", "silu"]:
 
 
 def _to_public(config: ModelConfig) -> dict[str, Any]:
-    kda, mla, moe = config.kda, config.mla, config.moe
+    kda = config.kda
     full = [layer + 1 for layer in config.full_attention]
     text: dict[str, Any] = {
         "model_type": "kimi_linear",
@@ -260,28 +260,8 @@ def _to_public(config: ModelConfig) -> dict[str, Any]:
             "gate_lower_bound": kda.gate_lower_bound,
             "use_full_rank_gate": kda.full_rank_gate,
         },
-        "num_attention_heads": mla.num_heads,
-        "num_key_value_heads": mla.num_heads,
-        "kv_lora_rank": mla.kv_lora_rank,
-        "q_lora_rank": mla.q_lora_rank,
-        "qk_nope_head_dim": mla.nope_dim,
-        "qk_rope_head_dim": mla.rope_dim,
-        "v_head_dim": mla.v_dim,
-        "mla_use_nope": True,
-        "mla_use_output_gate": mla.output_gate,
-        "num_experts": moe.num_experts,
-        "num_experts_per_token": moe.experts_per_token,
-        "num_shared_experts": moe.num_shared_experts,
-        "moe_intermediate_size": moe.expert_dim,
-        "routed_expert_hidden_size": moe.latent_dim,
-        "latent_moe_use_norm": moe.latent_dim is not None,
-        "first_k_dense_replace": moe.first_dense_layers,
-        "moe_layer_freq": 1,
-        "moe_renormalize": moe.renormalize,
-        "moe_router_activation_func": "sigmoid",
-        "routed_scaling_factor": moe.scaling,
-        "num_expert_group": 1,
-        "topk_group": 1,
+        **_attention_fields(config.mla),
+        **_expert_fields(config.moe),
         "hidden_act": config.activation,
         "activation_situ_beta": config.situ_beta,
         "activation_situ_linear_beta": config.situ_linear_beta,
@@ -302,25 +282,8 @@ def _to_public(config: ModelConfig) -> dict[str, Any]:
             "layers": full,
             "remainder": "none",
         }
-    if moe.expert_format == "mxfp4":
-        text["quantization_config"] = {
-            "quant_method": "compressed-tensors",
-            "format": "mxfp4-pack-quantized",
-            "quantization_status": "compressed",
-            "config_groups": {
-                "group_0": {
-                    "format": "mxfp4-pack-quantized",
-                    "targets": ["Linear"],
-                    "weights": {
-                        "type": "float",
-                        "num_bits": 4,
-                        "strategy": "group",
-                        "group_size": BLOCK,
-                        "symmetric": True,
-                    },
-                }
-            },
-        }
+    if config.moe.expert_format == "mxfp4":
+        text["quantization_config"] = _QUANTIZATION
     return {
         "architectures": ["KimiK3ForConditionalGeneration"],
         "model_type": "kimi_k3",
@@ -328,3 +291,55 @@ def _to_public(config: ModelConfig) -> dict[str, Any]:
         "text_config": text,
         "tie_word_embeddings": False,
     }
+
+
+def _attention_fields(mla: MlaConfig) -> dict[str, Any]:
+    return {
+        "num_attention_heads": mla.num_heads,
+        "num_key_value_heads": mla.num_heads,
+        "kv_lora_rank": mla.kv_lora_rank,
+        "q_lora_rank": mla.q_lora_rank,
+        "qk_nope_head_dim": mla.nope_dim,
+        "qk_rope_head_dim": mla.rope_dim,
+        "v_head_dim": mla.v_dim,
+        "mla_use_nope": True,
+        "mla_use_output_gate": mla.output_gate,
+    }
+
+
+def _expert_fields(moe: MoeConfig) -> dict[str, Any]:
+    return {
+        "num_experts": moe.num_experts,
+        "num_experts_per_token": moe.experts_per_token,
+        "num_shared_experts": moe.num_shared_experts,
+        "moe_intermediate_size": moe.expert_dim,
+        "routed_expert_hidden_size": moe.latent_dim,
+        "latent_moe_use_norm": moe.latent_dim is not None,
+        "first_k_dense_replace": moe.first_dense_layers,
+        "moe_layer_freq": 1,
+        "moe_renormalize": moe.renormalize,
+        "moe_router_activation_func": "sigmoid",
+        "routed_scaling_factor": moe.scaling,
+        "num_expert_group": 1,
+        "topk_group": 1,
+    }
+
+
+_QUANTIZATION = {
+    "quant_method": "compressed-tensors",
+    "format": "mxfp4-pack-quantized",
+    "quantization_status": "compressed",
+    "config_groups": {
+        "group_0": {
+            "format": "mxfp4-pack-quantized",
+            "targets": ["Linear"],
+            "weights": {
+                "type": "float",
+                "num_bits": 4,
+                "strategy": "group",
+                "group_size": BLOCK,
+                "symmetric": True,
+            },
+        }
+    },
+}

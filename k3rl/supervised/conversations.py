@@ -6,7 +6,7 @@ from pathlib import Path
 
 from k3rl.chat import XtmlRenderer
 from k3rl.learner.samples import demonstration
-from k3rl.observability.demonstrations import read_conversations
+from k3rl.observability.conversations import read_conversations
 from k3rl.supervised.rendering import render_chat
 from k3rl.types import Sample, Tier
 

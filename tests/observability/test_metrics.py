@@ -163,7 +163,7 @@ def test_disabled_never_loads_wandb(tmp_path: Path) -> None:
 def test_nothing_here_loads_torch_or_ray() -> None:
     script = (
         "import sys\n"
-        "from k3rl.observability import demonstrations, metrics, tracker, trajectories\n"
+        "from k3rl.observability import conversations, metrics, tracker, trajectories\n"
         "from k3rl.evaluation import picture, report, results, statistics, tables\n"
         "heavy = {'torch', 'ray', 'wandb', 'matplotlib', 'rich', 'datasets'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

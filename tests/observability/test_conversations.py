@@ -1,4 +1,4 @@
-"""Supervised data from a run's trajectories and from files that other tools wrote."""
+"""Supervised data from files that other tools wrote."""
 
 from __future__ import annotations
 
@@ -9,24 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from k3rl.errors import UserError
-from k3rl.observability.demonstrations import demonstrations, read_conversations
-from k3rl.observability.trajectories import write_trajectories
+from k3rl.observability.conversations import read_conversations
 from k3rl.types import (
     Message,
-    Score,
-    Scored,
-    StopReason,
-    Task,
-    TokenLog,
     Tool,
     ToolCall,
-    Trajectory,
 )
 
 PLAIN = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}
@@ -103,7 +95,7 @@ def test_folder_saved_by_datasets(tmp_path: Path) -> None:
         "rows = json.loads(sys.argv[2])\n"
         "data = datasets.Dataset.from_list(rows)\n"
         "datasets.DatasetDict(train=data).save_to_disk(sys.argv[1])\n"
-        "import k3rl.observability.demonstrations as d, pathlib\n"
+        "import k3rl.observability.conversations as d, pathlib\n"
         "found = [messages[-1].content for messages, _ in d.read_conversations(pathlib.Path(sys.argv[1]))]\n"
         "print(found)\n"
     )
@@ -149,32 +141,3 @@ def test_nothing_to_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 cut")
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         list(read_conversations(tmp_path / "a.parquet"))
-    with pytest.raises(UserError, match="trajectories folder of a run"):
-        list(demonstrations(tmp_path))
-
-
-def test_own_trajectories_by_reward(tmp_path: Path) -> None:
-    def log(start: int, length: int) -> TokenLog:
-        tokens = np.arange(start, start + length, dtype=np.int32)
-        zeros = np.zeros(length, np.float32)
-        return TokenLog(
-            tokens=tokens, mask=tokens % 3 == 0, logprobs=zeros, entropies=zeros, versions=np.zeros(length, np.int32)
-        )
-
-    def scored(index: int, reward: float | None, logs: tuple[TokenLog, ...]) -> Scored:
-        task = Task(domain="office", id=f"t{index}", split="train", family="f", level=1, seed=0, messages=(), tools=())
-        trajectory = Trajectory(task=task, sample=index, logs=logs, turns=(), stop=StopReason.ENDED, seconds=0.0)
-        return Scored(trajectory=trajectory, score=None if reward is None else Score(reward=reward))
-
-    rows = [scored(0, 1.0, (log(0, 5),)), scored(1, 0.4, (log(9, 2),)), scored(2, None, (log(9, 2),))]
-    write_trajectories(tmp_path / "step-000002.parquet", rows, advantages=[0.0] * 3, step=2, run="r")
-    write_trajectories(
-        tmp_path / "step-000001.parquet", [scored(3, 1.0, (log(50, 4), log(70, 3)))], advantages=[0.0], step=1, run="r"
-    )
-    found = list(demonstrations(tmp_path))
-    assert [d.key for d in found] == ["t3#3", "t3#3.1", "t0#0"]
-    assert [d.tokens.tolist() for d in found] == [[50, 51, 52, 53], [70, 71, 72], [0, 1, 2, 3, 4]]
-    assert [d.mask.tolist() for d in found][2] == [True, False, False, True, False]
-    assert found[0].tokens.dtype == np.int32
-    assert found[0].mask.dtype == np.bool_
-    assert [d.key for d in demonstrations(tmp_path, min_reward=0.4)][-1] == "t1#1"

@@ -1,55 +1,21 @@
-"""Data for supervised training: a run's own trajectories as tokens, and other people's conversations as messages."""
+"""Other people's conversations as messages, for supervised training."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from k3rl.chat.openai import from_openai
 from k3rl.errors import UserError
-from k3rl.observability.trajectories import read_table, step_files
 from k3rl.types import Json, Message, Tool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Demonstration:
-    """One token list to learn from: tokens int32 [T], mask bool [T] (True: what an assistant wrote).
-
-    `key` is `terminal/train/move/2/17-0#3`, with `.1`, `.2` ... for further logs of one trajectory.
-    """
-
-    key: str
-    domain: str
-    tokens: NDArray[np.int32]
-    mask: NDArray[np.bool_]
-
 
 Conversation: TypeAlias = tuple[tuple[Message, ...], tuple[Tool, ...]]
 """Canonical messages, and the tools they call."""
-
-
-def demonstrations(folder: Path, *, min_reward: float = 1.0) -> Iterator[Demonstration]:
-    """The trajectories of a run's folder that scored at least `min_reward`, in order of steps and rows.
-
-    Their tokens are read, never rendered again: what was sampled is what is learned.
-    """
-    files = list(step_files(folder)) if folder.is_dir() else []
-    if not files:
-        raise UserError(f"{folder}: no step-*.parquet here; give the trajectories folder of a run")
-    for _, file in files:
-        table = read_table(file, ["task_id", "sample", "domain", "reward", "logs"])
-        for batch in table.to_batches():
-            for place, reward in enumerate(batch.column("reward").to_pylist()):
-                if reward is not None and reward >= min_reward:
-                    yield from _logs(batch, place)
 
 
 def read_conversations(path: Path) -> Iterator[Conversation]:
@@ -70,17 +36,6 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
             raise UserError(f"{where}: {error}") from error
     if not found:
         raise UserError(f"{path}: no rows; it needs .jsonl or .parquet files, or a folder saved by `datasets`")
-
-
-def _logs(batch: pa.RecordBatch, place: int) -> Iterator[Demonstration]:
-    key = f"{batch.column('task_id')[place]}#{batch.column('sample')[place]}"
-    for number, log in enumerate(batch.column("logs")[place].values):
-        yield Demonstration(
-            key=f"{key}.{number}" if number else key,
-            domain=str(batch.column("domain")[place]),
-            tokens=log["tokens"].values.to_numpy(zero_copy_only=False),
-            mask=log["mask"].values.to_numpy(zero_copy_only=False),
-        )
 
 
 def _conversation(row: Json) -> Conversation:
