@@ -144,6 +144,7 @@ class SupervisedSection:
 
     demonstrations: int = 3000  # per domain, over all its training families and levels
     variants: int = 2  # phrasings of each solution drawn at random
+    shares: dict[str, float] = field(default_factory=dict)  # times an epoch sees a domain's solutions; 1 if not named
     stages: tuple[StageSection, ...] = ()
     balance_rate: float = 1e-3  # gamma of the router bias' sign rule
 
@@ -205,6 +206,9 @@ def check(config: Config) -> None:
     _check_batches(config)
     _check_curriculum(config)
     _check_shares("evaluation.levels", config.evaluation.levels)
+    for domain, share in config.sft.shares.items():
+        if not share > 0:
+            raise ConfigError(f"sft.shares.{domain}={share:g}: must be above 0")
     for name, temperature in (
         ("rollout.temperature", config.rollout.temperature),
         ("evaluation.temperature", config.evaluation.temperature),  # greedy is evaluated beside it

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import TypeAlias
 
 from k3rl.chat import XtmlRenderer
@@ -38,7 +39,7 @@ def stage_batches(config: Config, stage: StageSection, renderer: XtmlRenderer, d
         raise UserError(
             f"stage {stage.name}: no example of {len(samples)} fits rollout.max_context={limit} tokens; raise it"
         )
-    return epoch_batches(kept, stage, seed)
+    return epoch_batches(kept, stage, seed, config.sft.shares)
 
 
 def made_batches(renderer: XtmlRenderer, stage: StageSection, seed: str) -> Batches:
@@ -58,9 +59,12 @@ def made_batches(renderer: XtmlRenderer, stage: StageSection, seed: str) -> Batc
     return batch
 
 
-def epoch_batches(samples: Sequence[Sample], stage: StageSection, seed: str) -> Batches:
-    """Epochs over `samples`, each in an order of its own, cut into `stage.steps` batches."""
-    plan = _plan([len(sample.tokens) for sample in samples], stage.batch_tokens, stage.steps, seed)
+def epoch_batches(
+    samples: Sequence[Sample], stage: StageSection, seed: str, shares: Mapping[str, float] = MappingProxyType({})
+) -> Batches:
+    """Epochs over `samples`, each in an order of its own, cut into `stage.steps` batches; see `sft.shares`."""
+    times = [shares.get(sample.domain, 1.0) for sample in samples]
+    plan = _plan([len(sample.tokens) for sample in samples], times, stage.batch_tokens, stage.steps, seed)
 
     def batch(step: int) -> list[Sample]:
         # The same example may stand twice where a batch spans two epochs: its place makes the key unique.
@@ -69,13 +73,17 @@ def epoch_batches(samples: Sequence[Sample], stage: StageSection, seed: str) -> 
     return batch
 
 
-def _plan(lengths: Sequence[int], batch_tokens: int, steps: int, seed: str) -> list[list[int]]:
+def _plan(
+    lengths: Sequence[int], times: Sequence[float], batch_tokens: int, steps: int, seed: str
+) -> list[list[int]]:
+    """Indices of the samples of each step. `times` 1.3: once in every epoch, twice in 3 of 10."""
     plan: list[list[int]] = []
     batch: list[int] = []
     tokens = epoch = 0
     while len(plan) < steps:
-        order = list(range(len(lengths)))
-        Random(f"{seed}/{epoch}").shuffle(order)
+        rng = Random(f"{seed}/{epoch}")
+        order = [index for index, mean in enumerate(times) for _ in range(int(mean + rng.random()))]
+        rng.shuffle(order)
         for index in order:
             batch.append(index)
             tokens += lengths[index]
