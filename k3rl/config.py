@@ -49,7 +49,9 @@ class RolloutSection:
     concurrent_episodes: int = 96  # per episode worker
     thinking: dict[str, int] = field(default_factory=lambda: {"low": 32, "high": 96, "max": 256})  # tokens per turn
     retries: int = 3  # of an episode that infrastructure broke
-    deadline_seconds: float = 600.0  # longest wait for one group of episodes
+    turn_seconds: float = 120.0  # longest wait for one turn of the policy
+    environment_seconds: float = 60.0  # longest wait for one call of an environment (its open, step, score, ...)
+    deadline_seconds: float = 900.0  # longest wait for one group of episodes
 
 
 @section
@@ -204,6 +206,7 @@ def check(config: Config) -> None:
         _choice(f"sft stage {stage.name}: schedule", stage.schedule, ("constant", "cosine"))
     _check_counts(config)
     _check_batches(config)
+    _check_deadlines(config)
     _check_curriculum(config)
     _check_shares("evaluation.levels", config.evaluation.levels)
     for domain, share in config.sft.shares.items():
@@ -268,6 +271,23 @@ def _check_batches(config: Config) -> None:
         raise ConfigError(
             f"learner.micro_batch_tokens={learner.micro_batch_tokens} is below rollout.max_context="
             f"{rollout.max_context}: one trajectory would not fit a micro-batch; raise the first or lower the second"
+        )
+
+
+def _check_deadlines(config: Config) -> None:
+    """Whatever hangs in an episode must be told by the episode, before the driver gives up on its group."""
+    rollout = config.rollout
+    limits = {"turn_seconds": rollout.turn_seconds, "environment_seconds": rollout.environment_seconds}
+    for name, seconds in limits.items():
+        if not seconds > 0:
+            raise ConfigError(f"rollout.{name}={seconds:g}: must be above 0")
+    attempts, longest = 1 + rollout.retries, max(limits.values())
+    needed = attempts * (longest + rollout.environment_seconds)
+    if rollout.deadline_seconds <= needed:
+        raise ConfigError(
+            f"rollout.deadline_seconds={rollout.deadline_seconds:g} is not above {attempts} attempts (1 + "
+            f"rollout.retries) x ({longest:g} s for a turn or call that hangs + {rollout.environment_seconds:g} s to "
+            f"close) = {needed:g} s; raise it, or lower rollout.turn_seconds or rollout.environment_seconds"
         )
 
 

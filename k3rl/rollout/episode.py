@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from k3rl.chat import ParsedTurn, XtmlRenderer, problem_message
 from k3rl.environment import Domain, Environment, StepResult
 from k3rl.errors import DeadlineError, InfrastructureError, K3rlError, PolicyLostError
 from k3rl.types import Score, Scored, StopReason, Task, Tier, TokenLog, Trajectory, Turn
+
+Result = TypeVar("Result")
 
 
 class SampledTurn(Protocol):
@@ -56,12 +58,14 @@ class Policy(Protocol):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeLimits:
     """Limits of the deployment, beside those of the task: context of an engine slot, thinking tokens per turn by tier,
-    attempts when infrastructure fails, and the longest wait for one turn, seconds."""
+    attempts when infrastructure fails, and the longest wait for one turn and for one call of the environment (open,
+    step, artifacts, score, close), seconds."""
 
     context: int
     thinking: Mapping[Tier, int]
     retries: int = 3
-    turn_deadline: float = 600.0
+    turn_deadline: float = 120.0
+    call_deadline: float = 60.0
 
 
 async def run_episode(
@@ -111,12 +115,13 @@ class _Episode:
         self.log: TokenLog | None = None
 
     async def play(self, seed: int) -> tuple[StopReason, Score]:
-        self.environment = await self.domain.open(self.task)
+        self.environment = await self._within(self.domain.open(self.task), "open")
         prompt = self.renderer.prompt(self.environment.messages, self.environment.tools, self.task.tier)
         self.session = await self.policy.open(self.task, prompt, seed=seed)
         stop = await self._turns(len(prompt))
         self.log = await self.session.close()
-        score = await self.domain.score(self.task, await self.environment.artifacts())
+        artifacts = await self._within(self.environment.artifacts(), "artifacts")
+        score = await self._within(self.domain.score(self.task, artifacts), "score")
         return stop, score
 
     async def _turns(self, length: int) -> StopReason:
@@ -170,7 +175,8 @@ class _Episode:
                 )
         except TimeoutError as error:
             raise DeadlineError(
-                f"{self.task.id}: waited {self.limits.turn_deadline:g} s for the policy to sample a turn"
+                f"{self.task.id}: waited {self.limits.turn_deadline:g} s for the policy to sample a turn "
+                "(rollout.turn_seconds)"
             ) from error
 
     def _parse(self, sampled: SampledTurn) -> ParsedTurn:
@@ -183,7 +189,21 @@ class _Episode:
         assert self.environment is not None
         if parsed.problems:
             return StepResult(messages=(problem_message(parsed.problems),))
-        return await self.environment.step(parsed.message)
+        return await self._within(self.environment.step(parsed.message), "step")
+
+    async def _within(self, call: Awaitable[Result], what: str) -> Result:
+        """A call of the domain, cancelled at its time limit: one that hangs must not hold its episode for ever."""
+        limit = asyncio.timeout(self.limits.call_deadline)
+        try:
+            async with limit:
+                return await call
+        except TimeoutError as error:
+            if not limit.expired():  # the domain's own
+                raise
+            raise DeadlineError(
+                f"{self.task.id}: {what} of the environment did not return within {self.limits.call_deadline:g} s "
+                "(rollout.environment_seconds)"
+            ) from error
 
     def scored(
         self, sample: int, stop: StopReason, score: Score | None, started: float, error: Exception | None = None
@@ -205,7 +225,7 @@ class _Episode:
                 await self.session.abort()
         finally:
             if self.environment is not None:
-                await self.environment.close()
+                await self._within(self.environment.close(), "close")
 
 
 def _one_line(error: Exception) -> str:

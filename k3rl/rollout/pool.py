@@ -76,7 +76,8 @@ class RolloutPool:
             context=self._rollout.max_context,
             thinking={Tier(name): tokens for name, tokens in self._rollout.thinking.items()},
             retries=self._rollout.retries,
-            turn_deadline=self._rollout.deadline_seconds,
+            turn_deadline=self._rollout.turn_seconds,
+            call_deadline=self._rollout.environment_seconds,
         )
         actor = ray.remote(EpisodeWorker).options(num_cpus=0, max_concurrency=1000)
         identity = f"episodes-{next(self._started)}"

@@ -157,6 +157,24 @@ async def test_infrastructure_is_retried_and_then_told_and_never_scored(play, pl
     assert all(session.seed == 11 and session.ended[-1] == "abort" for session in policy.sessions)
 
 
+@pytest.mark.parametrize("place", ["open", "step", "artifacts", "score", "close"])
+async def test_an_environment_that_hangs_runs_into_its_deadline(play, place):
+    domain = WatchedDomain(hang=place)
+    scored, policy = await play(domain, echo("a"), say("done"), limits=replace(LIMITS, call_deadline=0.01))
+    trajectory = scored.trajectory
+    assert (trajectory.stop, scored.score) == (StopReason.INFRASTRUCTURE, None)
+    task = domain.first_task().id
+    assert trajectory.error.startswith(f"{task}: {place} of the environment did not return within 0.01 s")
+    assert domain.calls.count("open") == 1 + LIMITS.retries
+    assert domain.calls.count("close") == (0 if place == "open" else 1 + LIMITS.retries)
+    assert all(session.ended[-1] == "abort" for session in policy.sessions)
+
+
+async def test_a_timeout_of_the_domain_s_own_is_its_fault(play):
+    scored, _ = await play(WatchedDomain(faults={"step": lambda: TimeoutError("mine")}), echo("a"))
+    assert (scored.trajectory.stop, scored.trajectory.error) == (StopReason.ENVIRONMENT, "TimeoutError: mine")
+
+
 async def test_one_failure_of_infrastructure_leaves_no_trace(play):
     failures = itertools.chain([SandboxError("once")], itertools.repeat(None))
     domain = WatchedDomain(faults={"step": lambda: next(failures)})

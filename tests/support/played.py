@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -79,10 +80,12 @@ class WatchedDomain(EchoDomain):
     """Echo, with limits of the test's choice, faults where it wants them, and a record of what happened.
 
     `faults` maps open, step, artifacts, score or close to what makes the error of each call (None: all is well).
+    `hang` names one of them that never returns.
     """
 
     limits: Limits = LIMITS
     faults: Mapping[str, Callable[[], BaseException | None]] = field(default_factory=dict)
+    hang: str = ""
     results: Sequence[StepResult] = ()  # of steps, instead of the environment's own
     calls: list[str] = field(default_factory=list)
     steps: list[Message] = field(default_factory=list)
@@ -90,8 +93,10 @@ class WatchedDomain(EchoDomain):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def happen(self, what: str) -> None:
+    async def happen(self, what: str) -> None:
         self.calls.append(what)
+        if what == self.hang:
+            await asyncio.Event().wait()
         error = self.faults.get(what, lambda: None)()
         if error is not None:
             raise error
@@ -100,11 +105,11 @@ class WatchedDomain(EchoDomain):
         return replace(self.task("train", seed=0, level=level, index=0), limits=self.limits)
 
     async def open(self, task: Task) -> WatchedEnvironment:
-        self.happen("open")
+        await self.happen("open")
         return WatchedEnvironment(task, self)
 
     async def score(self, task: Task, artifacts: Mapping[str, Json]) -> Score:
-        self.happen("score")
+        await self.happen("score")
         return await super().score(task, artifacts)
 
 
@@ -117,14 +122,14 @@ class WatchedEnvironment(EchoEnvironment):
         self._results = iter(domain.results)
 
     async def step(self, message: Message) -> StepResult:
-        self._domain.happen("step")
+        await self._domain.happen("step")
         self._domain.steps.append(message)
         result = await super().step(message)
         return next(self._results, result)
 
     async def artifacts(self) -> Mapping[str, Json]:
-        self._domain.happen("artifacts")
+        await self._domain.happen("artifacts")
         return await super().artifacts()
 
     async def close(self) -> None:
-        self._domain.happen("close")
+        await self._domain.happen("close")
