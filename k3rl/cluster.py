@@ -22,6 +22,7 @@ def cluster(settings: RaySection) -> Iterator[None]:
     """A connection to Ray while the block runs. A cluster started here dies with this process, however it dies."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # a group has two results: its error is told once, by us
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 lets anything else on the machine go first
     import ray
 

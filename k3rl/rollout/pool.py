@@ -68,8 +68,10 @@ class RolloutPool:
         if model_config is not None:
             self.policy_workers = [self._policy_worker() for _ in range(rollout.policy_workers)]
         self.episode_workers = [self._episode_worker() for _ in range(rollout.episode_workers)]
+        starting = [worker.actor.start.remote() for worker in self.episode_workers]
+        starting += [worker.start.remote() for worker in self.policy_workers]
         self.levels: dict[str, int]
-        self.levels, *_ = self.wait([worker.actor.start.remote() for worker in self.episode_workers], "start")
+        self.levels, *_ = self.wait(starting, "start")
 
     def _episode_worker(self) -> _EpisodeActor:
         limits = EpisodeLimits(
@@ -102,7 +104,7 @@ class RolloutPool:
             try:
                 self.wait([worker.publish.remote(publication) for worker in self.policy_workers], "apply the weights")
                 return
-            except RayActorError:
+            except (RayActorError, PolicyLostError):
                 self.replace_dead()
 
     def run(
@@ -124,30 +126,40 @@ class RolloutPool:
         Raises InfrastructureError when they die again and again.
         """
         while True:
-            dead = [place for place, worker in enumerate(self.policy_workers) if not _alive(worker)]
-            lost = [place for place, worker in enumerate(self.episode_workers) if not _alive(worker.actor)]
+            actors = [*self.policy_workers, *(worker.actor for worker in self.episode_workers)]
+            ends = [_end(actor) for actor in actors]
+            policies = len(self.policy_workers)
+            dead = [place for place, end in enumerate(ends[:policies]) if end]
+            lost = [place for place, end in enumerate(ends[policies:]) if end]
             if not dead and not lost:
                 return
+            why = next(filter(None, ends))
             self._deaths += len(dead) + len(lost)
             if self._deaths > DEATHS_LIMIT:
                 raise InfrastructureError(
-                    f"rollout workers died {self._deaths} times (out of memory?): lower rollout.concurrent_episodes "
-                    "or rollout.slots; the same command resumes from the last checkpoint"
+                    f"rollout workers died {self._deaths} times (the last: {why}; out of memory?): lower "
+                    "rollout.concurrent_episodes or rollout.slots; the same command resumes from the last checkpoint"
                 )
-            log.warning("%d policy and %d episode workers died: starting new ones", len(dead), len(lost))
-            for place in dead:
-                ray.kill(self.policy_workers[place])  # it may hang rather than be gone
-                self.policy_workers[place] = self._policy_worker()
-            orphans = [self.episode_workers[place].identity for place in lost]
-            for place in lost:
-                ray.kill(self.episode_workers[place].actor)
-                self.episode_workers[place] = self._episode_worker()
-            waiting = [self.episode_workers[place].actor.start.remote() for place in lost]
-            waiting += [worker.drop.remote(owner) for worker in self.policy_workers for owner in orphans]
-            if self._publication is not None:
-                waiting += [self.policy_workers[place].publish.remote(self._publication) for place in dead]
-            with contextlib.suppress(RayActorError):  # the next round of the loop sees who died meanwhile
-                self.wait(waiting, "start again")
+            log.warning("%d policy and %d episode workers died: starting new ones (%s)", len(dead), len(lost), why)
+            with contextlib.suppress(RayActorError, PolicyLostError):  # the next round sees who died meanwhile
+                self._replace(dead, lost)
+
+    def _replace(self, dead: Sequence[int], lost: Sequence[int]) -> None:
+        """New policy workers in the places `dead`, new episode workers in the places `lost`."""
+        for place in dead:
+            ray.kill(self.policy_workers[place])  # it may hang rather than be gone
+            self.policy_workers[place] = self._policy_worker()
+        orphans = [self.episode_workers[place].identity for place in lost]
+        for place in lost:
+            ray.kill(self.episode_workers[place].actor)
+            self.episode_workers[place] = self._episode_worker()
+        starting = [self.episode_workers[place].actor.start.remote() for place in lost]
+        starting += [self.policy_workers[place].start.remote() for place in dead]
+        self.wait(starting, "start again")
+        waiting = [worker.drop.remote(owner) for worker in self.policy_workers for owner in orphans]
+        if self._publication is not None:
+            waiting += [self.policy_workers[place].publish.remote(self._publication) for place in dead]
+        self.wait(waiting, "apply the weights again")
 
     def record(self, results: Sequence[GroupResult], advantages: Sequence[Sequence[float]], **where: Any) -> Recording:
         """Write the trajectories of one step to Parquet (`path`, `step`, `run`), beside whatever comes next."""
@@ -243,9 +255,14 @@ class _Run:
             self.on_group(result)
 
 
-def _alive(worker: Any) -> bool:
+def _end(worker: Any) -> str:
+    """What ended a worker, in one line; nothing for one that serves."""
     try:
-        ray.get(worker.__ray_ready__.remote(), timeout=WAIT_SECONDS)
-    except (RayActorError, GetTimeoutError):
-        return False
-    return True
+        ray.get(worker.check.remote(), timeout=WAIT_SECONDS)
+    except RayActorError as error:
+        return str(error).strip().splitlines()[0]
+    except GetTimeoutError:
+        return f"no answer within {WAIT_SECONDS:g} s"
+    except RayTaskError as error:
+        return " ".join(str(error.cause).split())
+    return ""

@@ -28,10 +28,11 @@ SPECS = [replace(SPEC, level=1 + index % 2, index=index) for index in range(12)]
 def make_pool():
     pools = []
 
-    def make(environment=ECHO, **rollout):
+    def make(environment=ECHO, model=None, **rollout):
         settings = RolloutSection(**{"max_context": 640, "concurrent_episodes": 4, **rollout})
-        pools.append(RolloutPool(settings, environment, tokenizer=str(tokenizer_folder("nano"))))
-        return pools[-1]
+        pool = RolloutPool(settings, environment, tokenizer=str(tokenizer_folder("nano")), model_config=model)
+        pools.append(pool)
+        return pool
 
     yield make
     for pool in pools:
@@ -77,6 +78,61 @@ def test_a_worker_s_death_loses_no_group_and_no_record(make_pool, tmp_path):
     path = tmp_path / "step-000001.parquet"
     pool.record(after, [[0.0, 0.0]] * 12, path=str(path), step=1, run="r").wait()
     assert len(read_trajectories(path)) == 24
+
+
+@pytest.fixture
+def make_guessing_pool(make_pool, tiny_model):
+    """Pools whose model plays `guess_domain`, with its weights published."""
+    from k3rl.model import load_config, load_model
+    from k3rl.sync import publish
+
+    def make(**rollout):
+        environment = {"guess": {"_target_": "guess_domain.GuessDomain"}}
+        pool = make_pool(environment, model=load_config(tiny_model), max_context=128, slots=4, **rollout)
+        pool.publish(ray.put(publish(load_model(tiny_model), 3, list(range(1, 73)))))
+        return pool
+
+    return make
+
+
+GUESS = replace(SPEC, domain="guess", player="model", temperature=1.0)
+GUESSES = [replace(GUESS, index=index) for index in range(4)]
+
+
+def break_engine(pool):
+    def fail():
+        raise ZeroDivisionError("the engine is broken on purpose")
+
+    def spoil(worker):
+        worker._engine._engine.step = fail
+
+    ray.get(pool.policy_workers[0].__ray_call__.remote(spoil))
+
+
+def outcomes(groups):
+    return [[replace(episode, seconds=0) for episode in group.episodes] for group in groups]
+
+
+def test_a_living_worker_whose_engine_failed_is_replaced(make_guessing_pool, caplog):
+    pool = make_guessing_pool()
+    before = pool.run(GUESSES)
+    assert all(episode.sampled_tokens and not episode.error for group in before for episode in group.episodes)
+    broken = pool.policy_workers[0]
+    break_engine(pool)
+    assert outcomes(pool.run(GUESSES)) == outcomes(before)  # the same weights, by the last publication
+    assert pool.policy_workers[0] is not broken
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "1 policy and 0 episode workers died: starting new ones (the engine stopped: ZeroDivisionError: the engine is "
+        "broken on purpose)"
+    )
+
+
+def test_a_policy_worker_that_cannot_start_says_why(make_pool):
+    from k3rl.model import preset
+
+    with pytest.raises(ConfigError, match="an engine of 0 slots and 640 tokens"):
+        make_pool(model=preset("nano"), slots=0)
 
 
 @pytest.mark.parametrize(
