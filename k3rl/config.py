@@ -49,6 +49,7 @@ class RolloutSection:
     concurrent_episodes: int = 96  # per episode worker
     thinking: dict[str, int] = field(default_factory=lambda: {"low": 32, "high": 96, "max": 256})  # tokens per turn
     retries: int = 3  # of an episode that infrastructure broke
+    fault_limit: float = 0.5  # share of a domain's episodes of one step that end the job if they fail, retries and all
     turn_seconds: float = 120.0  # longest wait for one turn of the policy
     environment_seconds: float = 60.0  # longest wait for one call of an environment (its open, step, score, ...)
     deadline_seconds: float = 900.0  # longest wait for one group of episodes
@@ -206,6 +207,8 @@ def check(config: Config) -> None:
         _choice(f"sft stage {stage.name}: schedule", stage.schedule, ("constant", "cosine"))
     _check_counts(config)
     _check_batches(config)
+    if not 0 < config.rollout.fault_limit <= 1:
+        raise ConfigError(f"rollout.fault_limit={config.rollout.fault_limit:g}: a share above 0, at most 1")
     _check_deadlines(config)
     _check_curriculum(config)
     _check_shares("evaluation.levels", config.evaluation.levels)

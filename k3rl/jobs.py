@@ -150,6 +150,7 @@ def evaluate_folder(config: Config, model: Path, output: Path) -> list[TaskResul
         learner.close()
         specs = evaluation_specs(config.evaluation, pool.levels)
         with Bar(f"evaluation of {model.name}", len(specs)) as bar:
-            results = evaluate(pool, specs, lambda group: bar.advance())
+            limit = config.rollout.fault_limit
+            results = evaluate(pool, specs, lambda group: bar.advance(), fault_limit=limit)
     write_results(output, results)
     return results

@@ -123,7 +123,7 @@ class Job:
         with self.timed("rollout"):
             groups = self.pool.run(specs)
         episodes = [episode for group in groups for episode in group.episodes]
-        tell_faults(episodes, f"step {step}")
+        tell_faults(episodes, f"step {step}", rollout.fault_limit)
         advantages, scale = self.advantages(groups)
         with self.timed("learn"):
             learned = self.learner.train([g.trajectories for g in groups], advantages, step=step - 1)
@@ -185,7 +185,8 @@ class Job:
             return
         specs = evaluation_specs(self.config.evaluation, self.pool.levels)
         with self.timed(f"evaluate_{name}"), Bar(f"evaluation {name}", len(specs)) as bar:
-            results = evaluate(self.pool, specs, lambda group: bar.advance())
+            limit = self.config.rollout.fault_limit
+            results = evaluate(self.pool, specs, lambda group: bar.advance(), fault_limit=limit)
         write_results(path, results)
         self.folder.store_json(SECONDS, dict(self.seconds))
 

@@ -38,7 +38,7 @@ FREE_TO_CHANGE = (
     # How much runs at once, and where: what a run that ran out of memory or time is told to lower.
     *("rollout.slots", "rollout.concurrent_episodes", "rollout.policy_workers", "rollout.policy_threads"),
     *("rollout.episode_workers", "rollout.retries", "rollout.deadline_seconds"),
-    *("rollout.turn_seconds", "rollout.environment_seconds"),
+    *("rollout.fault_limit", "rollout.turn_seconds", "rollout.environment_seconds"),
     *("learner.ranks", "learner.threads", "learner.micro_batch_tokens"),
 )
 """Keys that a resumed run may have otherwise than the run it continues, by their beginnings."""

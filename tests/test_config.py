@@ -60,6 +60,7 @@ REFUSED = {
     "evaluation.heldout_tasks=-1": "evaluation.heldout_tasks=-1: must be at least 0",
     "+rollout.thinking.huge=9": "a tier of rollout.thinking='huge': choose one of low, high, max",
     "rollout.max_context=1": "rollout.max_context=1: must be at least 2",
+    "rollout.fault_limit=0": "rollout.fault_limit=0: a share above 0, at most 1",
     "rollout.environment_seconds=0": "rollout.environment_seconds=0: must be above 0",
     "rollout.deadline_seconds=720": "4 attempts (1 + rollout.retries) x (120 s for a turn or call that hangs + 60 s",
     "curriculum.max_level=0": "curriculum.max_level=0: must be at least 1",

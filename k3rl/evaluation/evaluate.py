@@ -54,11 +54,18 @@ def level_counts(shares: Mapping[int, float], tasks: int, top: int) -> dict[int,
 
 
 def evaluate(
-    pool: RolloutPool, specs: Sequence[GroupSpec], on_group: Callable[[GroupResult], None] | None = None
+    pool: RolloutPool,
+    specs: Sequence[GroupSpec],
+    on_group: Callable[[GroupResult], None] | None = None,
+    *,
+    fault_limit: float,
 ) -> list[TaskResult]:
-    """Play `specs` (from `evaluation_specs`) with the weights the pool now serves; one result per task."""
+    """Play `specs` (from `evaluation_specs`) with the weights the pool now serves; one result per task.
+
+    `fault_limit` as in `tell_faults`.
+    """
     groups = pool.run(specs, on_group)
-    tell_faults((episode for group in groups for episode in group.episodes), "evaluation")
+    tell_faults((episode for group in groups for episode in group.episodes), "evaluation", fault_limit)
     sampled = [group for group in groups if group.spec.temperature > 0]
     greedy = [group for group in groups if group.spec.temperature == 0]
     return [task_result(s.episodes, g.episodes[0]) for s, g in zip(sampled, greedy, strict=True)]

@@ -1,4 +1,4 @@
-"""Episodes that say nothing about the policy: a few are told and left out, a domain of nothing else ends the job."""
+"""Episodes that say nothing about the policy: some are told and left out, too many of one domain end the job."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from k3rl.types import StopReason
 log = logging.getLogger(__name__)
 
 
-def tell_faults(episodes: Iterable[EpisodeSummary], where: str) -> None:
+def tell_faults(episodes: Iterable[EpisodeSummary], where: str, limit: float) -> None:
     """Warn of each domain's unscored episodes with their most frequent error; `where` says when, e.g. "step 12".
 
-    Raises EnvironmentFault or InfrastructureError, by whose fault it was, if a domain has no scored episode at all.
+    Raises EnvironmentFault or InfrastructureError, by whose fault that error was, if the share `limit` of a domain's
+    episodes (or more) have no score: what is left would be trained on as if it were the whole.
     """
     by_domain: dict[str, list[EpisodeSummary]] = defaultdict(list)
     for episode in episodes:
@@ -28,9 +29,10 @@ def tell_faults(episodes: Iterable[EpisodeSummary], where: str) -> None:
         error, _ = Counter(episode.error for episode in faulty).most_common(1)[0]
         first = next(episode for episode in faulty if episode.error == error)
         text = f"{where}: {len(faulty)} of {len(played)} episodes of {name} failed, e.g. {first.task_id}: {error}"
-        if len(faulty) < len(played):
+        if len(faulty) < limit * len(played):
             log.warning("%s; they are not trained on", text)
-        elif first.stop is StopReason.ENVIRONMENT:
+            continue
+        text = f"{text} (rollout.fault_limit={limit:g})"
+        if first.stop is StopReason.ENVIRONMENT:
             raise EnvironmentFault(f"{text}; mend the domain, the same command resumes from the last checkpoint")
-        else:
-            raise InfrastructureError(f"{text}; the same command resumes from the last checkpoint")
+        raise InfrastructureError(f"{text}; the same command resumes from the last checkpoint")

@@ -99,5 +99,5 @@ class Pool:
 
 def test_samples_and_greedy_episode_of_a_task_meet_in_one_result():
     specs = evaluation_specs(EvaluationSection(tasks=3, heldout_tasks=0, samples=2), {"a": 1})
-    results = evaluate(Pool(), specs)
+    results = evaluate(Pool(), specs, fault_limit=1.0)
     assert [(r.task_id, r.sampled, r.greedy) for r in results] == [(f"a-{n}", (0.0, 0.0), 1.0) for n in range(3)]

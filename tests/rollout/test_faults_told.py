@@ -26,7 +26,7 @@ def episode(domain, stop=StopReason.ENDED, error="", task="t"):
 
 
 def test_no_faults_no_words(caplog):
-    tell_faults([episode("a"), episode("b", StopReason.TOKENS)], "step 1")
+    tell_faults([episode("a"), episode("b", StopReason.TOKENS)], "step 1", 0.5)
     assert not caplog.records
 
 
@@ -35,7 +35,7 @@ def test_some_faults_are_told_with_the_most_frequent_error(caplog):
     episodes = [episode("a"), episode("a", broken, "rare")]
     episodes += [episode("a", broken, "often", task=f"task-{n}") for n in range(2)]
     with caplog.at_level(logging.WARNING):
-        tell_faults(episodes, "step 7")
+        tell_faults(episodes, "step 7", 0.8)
     (record,) = caplog.records
     assert "step 7: 3 of 4 episodes of a failed, e.g. task-0: often" in record.getMessage()
 
@@ -44,7 +44,16 @@ def test_some_faults_are_told_with_the_most_frequent_error(caplog):
     ("stop", "kind"),
     [(StopReason.ENVIRONMENT, EnvironmentFault), (StopReason.INFRASTRUCTURE, InfrastructureError)],
 )
-def test_a_domain_of_faults_alone_ends_the_job(stop, kind):
-    with pytest.raises(kind, match=r"evaluation: 2 of 2 episodes of b failed, e\.g\. t: boom") as caught:
-        tell_faults([episode("a"), episode("b", stop, "boom"), episode("b", stop, "boom")], "evaluation")
+@pytest.mark.parametrize(("faulty", "limit"), [(4, 1.0), (2, 0.5), (3, 0.51)])
+def test_too_large_a_share_of_one_domain_ends_the_job(stop, kind, faulty, limit):
+    episodes = [episode("a")] * 9 + [episode("b", stop, "boom")] * faulty + [episode("b")] * (4 - faulty)
+    with pytest.raises(kind, match=rf"evaluation: {faulty} of 4 episodes of b failed, e\.g\. t: boom") as caught:
+        tell_faults(episodes, "evaluation", limit)
+    assert f"(rollout.fault_limit={limit:g})" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_share_below_the_limit_goes_on(caplog):
+    broken = [episode("b", StopReason.INFRASTRUCTURE, "boom")]
+    tell_faults(broken * 2 + [episode("b")] * 2, "step 1", 0.51)
+    assert "2 of 4 episodes of b failed" in caplog.text
