@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 300.0  # for a worker to start, to answer, to apply weights, to write
 CLOSE_SECONDS = 30.0
-DEATHS_LIMIT = 10  # of actors in one job before it gives up
+DEATHS_LIMIT = 10  # of actors in one step (one call of `run` and the publication after it) before it gives up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +111,7 @@ class RolloutPool:
         self, specs: Sequence[GroupSpec], on_group: Callable[[GroupResult], None] | None = None
     ) -> list[GroupResult]:
         """Play every group, at most `concurrent_episodes` at once per worker; results in the order of `specs`."""
+        self._deaths = 0
         return _Run(self, specs, on_group).finish()
 
     def submit(self, spec: GroupSpec, place: int) -> tuple[Any, Any]:
@@ -137,7 +138,7 @@ class RolloutPool:
             self._deaths += len(dead) + len(lost)
             if self._deaths > DEATHS_LIMIT:
                 raise InfrastructureError(
-                    f"rollout workers died {self._deaths} times (the last: {why}; out of memory?): lower "
+                    f"rollout workers died {self._deaths} times in one step (the last: {why}; out of memory?): lower "
                     "rollout.concurrent_episodes or rollout.slots; the same command resumes from the last checkpoint"
                 )
             log.warning("%d policy and %d episode workers died: starting new ones (%s)", len(dead), len(lost), why)

@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from k3rl.config import RolloutSection
-from k3rl.errors import ConfigError, DeadlineError, EnvironmentFault
+from k3rl.errors import ConfigError, DeadlineError, EnvironmentFault, InfrastructureError
 from k3rl.model_folder import tokenizer_folder
 from k3rl.observability.trajectories import read_trajectories
 from k3rl.orchestrator import step_metrics
@@ -78,6 +78,27 @@ def test_a_worker_s_death_loses_no_group_and_no_record(make_pool, tmp_path):
     path = tmp_path / "step-000001.parquet"
     pool.record(after, [[0.0, 0.0]] * 12, path=str(path), step=1, run="r").wait()
     assert len(read_trajectories(path)) == 24
+
+
+def test_deaths_are_counted_by_step(make_pool, monkeypatch):
+    monkeypatch.setattr("k3rl.rollout.pool.DEATHS_LIMIT", 1)
+    pool = make_pool()
+
+    def killing(times):
+        killed = []
+
+        def kill(group):
+            worker = pool.episode_workers[0].identity
+            if len(killed) < times and worker not in killed:
+                killed.append(worker)
+                os.kill(worker_pid(pool), signal.SIGKILL)
+
+        return kill
+
+    for _ in range(2):
+        assert len(pool.run(SPECS, killing(1))) == 12
+    with pytest.raises(InfrastructureError, match="rollout workers died 2 times in one step"):
+        pool.run(SPECS, killing(2))
 
 
 @pytest.fixture
