@@ -6,7 +6,6 @@ Ranks fetch trajectories from the object store themselves; the driver sends refe
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,14 @@ class LearnerRank:
 
     def __init__(self, config: Config, model_folder: str, stage: Stage, rank: int) -> None:
         self._config, self._model_folder, self._stage, self._rank = config, model_folder, stage, rank
+        self._meeting_point: Any = None
 
     def address(self) -> str:
-        """Where the ranks meet, if this is rank 0."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return f"tcp://{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+        """Where the ranks meet, if this is rank 0: the port is bound here and kept, nobody else can take it."""
+        from k3rl.learner.zero import meeting_point
+
+        self._meeting_point = meeting_point(self._config.learner.ranks)
+        return f"tcp://{ray.util.get_node_ip_address()}:{self._meeting_point.port}"
 
     def start(self, rendezvous: str) -> None:
         """Join the other ranks and load the model."""
@@ -52,7 +53,7 @@ class LearnerRank:
             learner_config(self._config, self._stage),
             rank=self._rank,
             world=self._config.learner.ranks,
-            rendezvous=rendezvous,
+            rendezvous=self._meeting_point or rendezvous,
         )
 
     def train_trajectories(self, groups: Sequence[Any], advantages: Sequence[Sequence[float]], step: int) -> Any:

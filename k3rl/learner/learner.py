@@ -43,7 +43,13 @@ class Learner:
     """
 
     def __init__(
-        self, model_folder: str | Path, config: LearnerConfig, *, rank: int = 0, world: int = 1, rendezvous: str = ""
+        self,
+        model_folder: str | Path,
+        config: LearnerConfig,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        rendezvous: str | dist.Store = "",
     ) -> None:
         """`rendezvous` as in `k3rl.learner.zero.join`. Raises CheckpointError for a bad model folder."""
         if config.threads:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -25,10 +26,18 @@ from k3rl.learner.optimizer import ParameterGroup
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def join(*, rank: int, world: int, rendezvous: str = "", seconds: float = 600.0) -> None:
+def meeting_point(world: int, seconds: float = 600.0) -> dist.Store:
+    """Where `world` ranks meet, for rank 0 to make and keep: its `port` is bound by the system, and from now on."""
+    return dist.TCPStore(
+        "0.0.0.0", 0, world, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=seconds)
+    )
+
+
+def join(*, rank: int, world: int, rendezvous: str | dist.Store = "", seconds: float = 600.0) -> None:
     """Join the process group of `world` ranks, once per process; every collective waits at most `seconds`.
 
-    rendezvous: `tcp://host:port` or `file:///path`, the same for all ranks; a single rank needs none.
+    rendezvous: `tcp://host:port` or `file:///path`, the same for all ranks; a single rank needs none. Rank 0 may give
+    its `meeting_point` instead, the others `tcp://host:port` of that.
     """
     if dist.is_initialized():
         if (dist.get_rank(), dist.get_world_size()) != (rank, world):
@@ -43,8 +52,19 @@ def join(*, rank: int, world: int, rendezvous: str = "", seconds: float = 600.0)
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
     elif not rendezvous:
         raise UserError(f"{world} learner ranks need a rendezvous address, e.g. tcp://127.0.0.1:29500")
-    else:
+    elif isinstance(rendezvous, str) and not rendezvous.startswith("tcp://"):
         dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world, timeout=limit)
+    else:
+        store = _tcp_store(rendezvous, rank, world, limit) if isinstance(rendezvous, str) else rendezvous
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
+
+
+def _tcp_store(address: str, rank: int, world: int, limit: timedelta) -> dist.Store:
+    """Made here, not by torch from the address: its own would keep its keys under a prefix, apart from the others'."""
+    parts = urlsplit(address)
+    if not parts.hostname or not parts.port:
+        raise UserError(f"rendezvous {address!r}: must be tcp://host:port")
+    return dist.TCPStore(parts.hostname, parts.port, world, is_master=rank == 0, timeout=limit)
 
 
 class Sharded:
