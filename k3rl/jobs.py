@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from k3rl.evaluation.statistics import TaskResult
 from k3rl.evaluation.tables import show
 from k3rl.learner.group import LearnerGroup, Stage
 from k3rl.model_folder import model_config, model_folder, tokenizer_folder
+from k3rl.observability.histogram import merged, quantile
 from k3rl.observability.metrics import read_metrics
 from k3rl.observability.progress import Bar
 from k3rl.orchestrator import Job
@@ -95,23 +96,16 @@ def report(config: Config, folder: RunFolder, seconds: dict[str, float], console
     before = read_results(folder.path / "evaluation" / "before.jsonl")
     after = read_results(folder.path / "evaluation" / "after.jsonl")
     metrics = read_metrics(folder.metrics)
-    # The weights' versions change every step: mismatch is told over all steps, each measured before its update.
     measured = [m for m in metrics if m.get("mismatch/n")]
-    total, tokens = (sum(m[key] for m in measured) for key in ("mismatch/n", "tokens"))
-    mismatch = {  # p99: the largest of the steps'
-        "mean": sum(m["mismatch/mean"] * m["mismatch/n"] for m in measured) / max(total, 1),
-        "p99": max((m["mismatch/p99"] for m in measured), default=0.0),
-        "max": max((m["mismatch/max"] for m in measured), default=0.0),
-        "n": total,
-    }
+    tokens = max(sum(m["tokens"] for m in measured), 1)
     result = summary(
         before,
         after,
         seconds=sum(seconds.values()),
         phases=seconds,
-        mismatch=mismatch,
-        routes_differ=sum(m["routes_differ"] * m["tokens"] for m in measured) / max(tokens, 1),
-        selections_differ=sum(m["selections_differ"] * m["tokens"] for m in measured) / max(tokens, 1),
+        mismatch=whole_mismatch(metrics),
+        routes_differ=sum(m["routes_differ"] * m["tokens"] for m in measured) / tokens,
+        selections_differ=sum(m["selections_differ"] * m["tokens"] for m in measured) / tokens,
         steps=metrics[-1]["step"] if metrics else 0,
         seed=config.seed,
     )
@@ -125,6 +119,20 @@ def report(config: Config, folder: RunFolder, seconds: dict[str, float], console
     show(result, console)
     console.print(f"{folder.path / 'summary.json'}\n{folder.path / 'success.png'}", highlight=False, soft_wrap=True)
     return result
+
+
+def whole_mismatch(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """|log p_rollout - log p_learner| over all tokens of a run that were measured: the weights' versions change every
+    step, and every step measured its own before its update. `p99` is exact to the width of a histogram's bin."""
+    measured = [m for m in metrics if m.get("mismatch/n")]
+    total = sum(m["mismatch/n"] for m in measured)
+    return {
+        "of": "sampled tokens with entropy over 0.1, in episodes with a learning signal, before each step's update",
+        "mean": sum(m["mismatch/mean"] * m["mismatch/n"] for m in measured) / max(total, 1),
+        "p99": quantile(merged(m["mismatch/histogram"] for m in measured), 0.99),
+        "max": max((m["mismatch/max"] for m in measured), default=0.0),
+        "n": total,
+    }
 
 
 def evaluate_model(config: Config) -> dict[str, Any]:

@@ -43,15 +43,15 @@ def summary(
     seconds: float,
     phases: Mapping[str, float],
     downloads: float = 0.0,
-    mismatch: Mapping[str, float],
+    mismatch: Mapping[str, Any],
     routes_differ: float,
     **more: Any,
 ) -> dict[str, Any]:
     """The whole of summary.json.
 
     `seconds` is the run without downloads, `phases` its parts by name; `mismatch` is |log p_rollout - log p_learner|
-    as {mean, p99, max, n}; `routes_differ` the share of routes the learner would choose otherwise without replay;
-    `more` is added as it stands.
+    as {of, mean, p99, max, n}, `of` saying over which tokens; `routes_differ` the share of routes the learner would
+    choose otherwise without replay; `more` is added as it stands.
     """
     missing = {"mean", "p99", "max", "n"} - set(mismatch)
     if missing:

@@ -73,7 +73,7 @@ class LearnerRank:
         ]
         return self.train_samples(samples, step)
 
-    def train_samples(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
+    def train_samples(self, samples: Sequence[Sample], step: int) -> dict[str, Any]:
         """One optimizer step on ready samples. A step lost or taken twice is an error."""
         if step != self._learner.steps:
             raise InfrastructureError(f"the driver has seen {step} optimizer steps, the learner {self._learner.steps}")
@@ -113,11 +113,11 @@ class LearnerGroup:
         self._ranks = [actor.remote(config, str(model_folder), stage, rank) for rank in range(config.learner.ranks)]
         self._all("start", self._wait([self._ranks[0].address.remote()], "start")[0])
 
-    def train(self, groups: Sequence[Any], advantages: Sequence[Sequence[float]], *, step: int) -> dict[str, float]:
+    def train(self, groups: Sequence[Any], advantages: Sequence[Sequence[float]], *, step: int) -> dict[str, Any]:
         """Optimizer step number `step` (from 0) on trajectories; metrics of the whole step."""
         return self._all("train_trajectories", groups, advantages, step)
 
-    def train_samples(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
+    def train_samples(self, samples: Sequence[Sample], *, step: int) -> dict[str, Any]:
         """One optimizer step on samples."""
         return self._all("train_samples", ray.put(list(samples)), step)
 

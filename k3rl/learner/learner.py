@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -81,13 +82,13 @@ class Learner:
         )
         self._flips = Flips(self.model)
 
-    def step(self, samples: Sequence[Sample], objective: Objective, lr_scale: float = 1.0) -> dict[str, float]:
+    def step(self, samples: Sequence[Sample], objective: Objective, lr_scale: float = 1.0) -> dict[str, Any]:
         """One optimizer step on all samples. Without a single token that counts, nothing moves (`skipped` is 1).
 
         Metrics: loss and the objective's own; grad_norm (before clipping), lr, tokens (of context), trained_tokens,
         entropy; domain/<name>/{tokens, entropy, signal}, signal being the domain's share of sum |advantage|;
-        experts/{flips, flip_share, alarm_still, imbalance}; for rollouts mismatch/{mean, p99, max, n, kl},
-        routes_differ and selections_differ, measured before the update by the same forward; seconds.
+        experts/{flips, flip_share, alarm_still, imbalance}; for rollouts mismatch/{mean, p99, max, n, kl, histogram},
+        routes_differ and selections_differ, measured before the update by the same forward on these samples; seconds.
         """
         if self.config.train != "model":
             raise ConfigError("this learner trains the indexer: call warm_up_indexer, or set train: model")
@@ -108,7 +109,7 @@ class Learner:
             observe(predicted, batch, version, tally)
             if batch.domains[0] >= 0:
                 loads += count_loads(predicted.output.experts, loads.shape[1])
-        metrics = self._update(totals, loads, lr_scale)
+        metrics: dict[str, Any] = self._update(totals, loads, lr_scale)
         if version >= 0:
             metrics |= _mismatch_metrics(self._gather_report(tally, domains, version))
         return {
@@ -240,7 +241,7 @@ def _domain_sums(
     return sums
 
 
-def _finish_domains(metrics: dict[str, float], domains: Sequence[str]) -> dict[str, float]:
+def _finish_domains(metrics: dict[str, Any], domains: Sequence[str]) -> dict[str, Any]:
     """Turn sums by domain into the mean entropy and the share of the signal."""
     signal = sum(metrics[f"domain/{name}/signal"] for name in domains)
     for name in domains:
@@ -249,13 +250,14 @@ def _finish_domains(metrics: dict[str, float], domains: Sequence[str]) -> dict[s
     return metrics
 
 
-def _mismatch_metrics(mismatch: Mismatch) -> dict[str, float]:
-    metrics = {
+def _mismatch_metrics(mismatch: Mismatch) -> dict[str, Any]:
+    metrics: dict[str, Any] = {
         "mismatch/mean": mismatch.all.mean,
         "mismatch/p99": mismatch.all.p99,
         "mismatch/max": mismatch.all.maximum,
         "mismatch/n": float(mismatch.all.n),
         "mismatch/kl": mismatch.all.kl,
+        "mismatch/histogram": mismatch.all.histogram,
         "routes_differ": mismatch.routes_differ or 0.0,
         "selections_differ": mismatch.selections_differ or 0.0,
     }

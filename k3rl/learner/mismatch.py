@@ -1,7 +1,8 @@
 """How far the policy that sampled and the learner's own forward are apart, on tokens where it can matter.
 
 Both multiply by the same bytes, so what is left is the difference of two orders of summation; anything larger means
-stale weights, another temperature, or a token list that was changed on the way. Legend: N positions, M MoE layers,
+stale weights, another temperature, or a token list that was changed on the way. In training it is measured on what is
+trained on: episodes without a learning signal (advantage 0) never reach the learner. Legend: N positions, M MoE layers,
 K experts per token, D sparse layers, S selected positions.
 """
 
@@ -15,29 +16,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from k3rl.observability.histogram import Histogram, histogram
+
 ENTROPY = 0.1  # nats: below it log-probabilities are near 0 on both sides whatever the weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """|log p_rollout - log p_learner| over `n` tokens, and the k3 estimate of KL(rollout || learner); 0 for n = 0."""
+    """|log p_rollout - log p_learner| over `n` tokens, and the k3 estimate of KL(rollout || learner); 0 for n = 0.
+
+    `histogram` of the same sizes: those of many steps add up, their p99s do not.
+    """
 
     n: int
     mean: float
     p99: float
     maximum: float
     kl: float
+    histogram: Histogram
 
     @classmethod
     def of(cls, differences: NDArray[np.float64]) -> Figures:
         """From log p_learner - log p_rollout of each token."""
         if differences.size == 0:
-            return cls(n=0, mean=0.0, p99=0.0, maximum=0.0, kl=0.0)
+            return cls(n=0, mean=0.0, p99=0.0, maximum=0.0, kl=0.0, histogram={})
         differences = np.sort(differences)  # sums that do not depend on who held which token
         size = np.sort(np.abs(differences))
         kl = float(np.mean(np.expm1(differences) - differences))
         p99 = float(np.quantile(size, 0.99))
-        return cls(n=size.size, mean=float(size.mean()), p99=p99, maximum=float(size[-1]), kl=kl)
+        mean, maximum = float(size.mean()), float(size[-1])
+        return cls(n=size.size, mean=mean, p99=p99, maximum=maximum, kl=kl, histogram=histogram(size))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

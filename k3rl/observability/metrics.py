@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from k3rl.errors import InfrastructureError, UserError
+from k3rl.types import Json
 
 CLOCK = "time/"
 """The prefix of what depends on the clock."""
@@ -34,7 +35,7 @@ class MetricsLog:
         records = _parse(path, whole)
         self._last = int(records[-1]["step"]) if records else None
 
-    def append(self, step: int, metrics: Mapping[str, float | int | str | bool | None]) -> Record:
+    def append(self, step: int, metrics: Mapping[str, Json]) -> Record:
         """Add one step's line and flush it; the record as written. Steps must grow.
 
         Raises InfrastructureError where the line cannot be written (a full disk); the lines before it stay whole.

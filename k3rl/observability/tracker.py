@@ -39,9 +39,10 @@ class Tracker:
         return self._run is not None
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Send one record of the metrics file; it holds `step`."""
+        """Send one record of the metrics file, its plain values; it holds `step`."""
         if self._run is not None:
-            self._guard("log", lambda: self._run.log({k: v for k, v in record.items() if v is not None}))
+            plain = {name: value for name, value in record.items() if isinstance(value, int | float | str)}
+            self._guard("log", lambda: self._run.log(plain))
 
     def finish(self) -> None:
         """Flush and close; at most a minute where the network is gone."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from k3rl.learner.mismatch import Figures, Tally, report, routes_apart, selections_apart
+from k3rl.observability.histogram import quantile
 
 
 def test_figures_equal_plain_python() -> None:
@@ -20,8 +21,10 @@ def test_figures_equal_plain_python() -> None:
     assert got.mean == pytest.approx(statistics.fmean(size), rel=1e-12)
     assert got.p99 == pytest.approx(size[990], rel=1e-12), "1001 values: index 0.99 * 1000"
     assert got.maximum == size[-1]
+    assert sum(got.histogram.values()) == 1001
+    assert quantile(got.histogram, 0.99) == pytest.approx(size[990], rel=0.13), "bins are 12% wide"
     assert got.kl == pytest.approx(statistics.fmean(math.exp(d) - 1 - d for d in differences), rel=1e-9)
-    assert Figures.of(np.empty(0)) == Figures(n=0, mean=0.0, p99=0.0, maximum=0.0, kl=0.0)
+    assert Figures.of(np.empty(0)) == Figures(n=0, mean=0.0, p99=0.0, maximum=0.0, kl=0.0, histogram={})
 
 
 def test_the_report_does_not_depend_on_ranks() -> None:
