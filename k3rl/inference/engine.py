@@ -1,9 +1,8 @@
 """The engine's synchronous core: sessions over a fixed number of slots, one token per running slot and step.
 
-Every decode call computes all rows up to the highest busy slot, by eights; a row's result is the same however many
-there are, so that a session's tokens do not depend on its neighbours, on its slot, or on having been parked. A step is:
-place waiting sessions, process one token in every running row (one of the given tokens, or the token sampled last),
-sample where the list's end was reached.
+A row's result is the same whatever other rows a step computes, so that a session's tokens do not depend on its
+neighbours, on its slot, or on having been parked. A step is: place waiting sessions, process one token in every running
+row (one of the given tokens, or the token sampled last), sample where the list's end was reached.
 """
 
 from __future__ import annotations
@@ -28,10 +27,6 @@ from k3rl.model import Model
 from k3rl.types import TokenLog
 
 Finished = tuple[Session, SampledTurn]
-
-# Matrix products treat whole blocks of rows alike, and a rest at the end differently in the last bits: with slots
-# rounded up to a multiple of this, every slot is in a whole block (the slots in excess stay empty).
-_BLOCK_OF_SLOTS = 8
 
 
 class Weights(Protocol):
@@ -59,17 +54,16 @@ class Engine:
         self.model = model
         self.version = version
         self._max_context = max_context
-        computed = -(-slots // _BLOCK_OF_SLOTS) * _BLOCK_OF_SLOTS
-        self._cache = model.new_cache(slots=computed, max_context=max_context)
+        self._cache = model.new_cache(slots=slots, max_context=max_context)
         config = model.config
         experts = (len(config.moe_layers), config.moe.experts_per_token)
         selected = (len(config.dsa_layers), config.dsa.top_k if config.dsa is not None else 0)
-        self.rows = Rows(computed, max_context, experts, selected)
-        self._turns = Turns(computed, rules)
+        self.rows = Rows(slots, max_context, experts, selected)
+        self._turns = Turns(slots, rules)
         self._scheduler = Scheduler(slots)
         self.prefixes = PrefixCache(model, capacity=slots)
-        self._seeds = np.zeros(computed, np.uint64)
-        self._temperatures = np.ones(computed, np.float64)
+        self._seeds = np.zeros(slots, np.uint64)
+        self._temperatures = np.ones(slots, np.float64)
         self._finished: list[Finished] = []
 
     @property
@@ -121,18 +115,12 @@ class Engine:
     @torch.no_grad()
     def step(self) -> list[Finished]:
         """One token for every running slot; returns the turns that are finished."""
-        first_logits = {p.slot: logits for p in self._scheduler.place() if (logits := self._admit(p)) is not None}
-        pending = self._turns.running & (self.rows.processed < self.rows.length)
-        logits = self._decode(pending) if pending.any() else None
-        if first_logits:
-            any_logits = next(iter(first_logits.values()))
-            if logits is None:
-                logits = any_logits.new_zeros((len(pending), len(any_logits)))
-            for slot, row in first_logits.items():
-                logits[slot] = row
+        logits = {p.slot: first for p in self._scheduler.place() if (first := self._admit(p)) is not None}
+        pending = np.flatnonzero(self._turns.running & (self.rows.processed < self.rows.length))
+        decoded = self._decode(pending) if len(pending) else None
         due = np.flatnonzero(self._turns.running & (self.rows.processed == self.rows.length))
-        if logits is not None and len(due):
-            self._sample(due, logits)
+        if len(due):
+            self._sample(due, self._logits(due, logits, pending, decoded))
         finished, self._finished = self._finished, []
         return finished
 
@@ -219,28 +207,39 @@ class Engine:
             self._turns.running[slot] = False
             self._finish(slot, "context")
 
-    def _decode(self, pending: NDArray[np.bool_]) -> Tensor:
-        """Process the next token of the pending rows; logits [B, V], those of rows that were not computed are 0."""
-        device = next(self.model.parameters()).device
-        rows = np.flatnonzero(pending)
-        cache = self._cache.first(int(rows[-1]) + 1)
-        tokens = torch.from_numpy(self.rows.next_tokens()[: cache.slots]).to(device)
-        out = self.model.decode(tokens, cache, torch.from_numpy(pending[: cache.slots]).to(device))
-        self.rows.record_step(rows, out.experts.cpu().numpy()[rows], out.selected.cpu().numpy()[rows])
-        logits = out.logits.new_zeros((len(pending), out.logits.shape[1]))
-        logits[: cache.slots] = out.logits
+    def _decode(self, rows: NDArray[np.int64]) -> Tensor:
+        """Process the next token of `rows` [n]; logits [n, V]."""
+        device = self.model.embed.device
+        tokens = torch.from_numpy(self.rows.next_tokens(rows)).to(device)
+        out = self.model.decode(tokens, self._cache, torch.from_numpy(rows).to(device))
+        self.rows.record_step(rows, out.experts.cpu().numpy(), out.selected.cpu().numpy())
+        return out.logits
+
+    def _logits(
+        self,
+        due: NDArray[np.int64],
+        prompts: dict[int, Tensor],
+        decoded_rows: NDArray[np.int64],
+        decoded: Tensor | None,
+    ) -> Tensor:
+        """Logits [n, V] of the rows `due` [n]: of their prompts, or of this step."""
+        if decoded is None:
+            return torch.stack([prompts[int(row)] for row in due])
+        place = torch.from_numpy(np.searchsorted(decoded_rows, due).clip(max=len(decoded_rows) - 1))
+        logits = decoded[place.to(decoded.device)]
+        for at, row in enumerate(due.tolist() if prompts else ()):
+            if row in prompts:
+                logits[at] = prompts[row]
         return logits
 
     def _sample(self, due: NDArray[np.int64], logits: Tensor) -> None:
-        """Sample one token for each row of `due` [n]."""
-        sampled = draw(logits, self._temperatures, uniforms(self._seeds, self.rows.length))
-        entropies = sampled.entropies[due]
-        if not np.isfinite(entropies).all():
-            session = self._scheduler.holders[int(due[~np.isfinite(entropies)][0])]
+        """Sample one token for each row of `due` [n] from logits [n, V]."""
+        sampled = draw(logits, self._temperatures[due], uniforms(self._seeds[due], self.rows.length[due]))
+        if not np.isfinite(sampled.entropies).all():
+            session = self._scheduler.holders[int(due[~np.isfinite(sampled.entropies)][0])]
             raise InfrastructureError(f"{session}: the model gave logits that are not finite (weights {self.version})")
-        tokens = sampled.tokens[due]
-        self.rows.append(due, tokens, sampled.logprobs[due], entropies, self._require_version())
-        stops, forced = self._turns.advance(due, tokens, self.rows.length[due])
+        self.rows.append(due, sampled.tokens, sampled.logprobs, sampled.entropies, self._require_version())
+        stops, forced = self._turns.advance(due, sampled.tokens, self.rows.length[due])
         for slot, stop in stops.items():
             self._finish(slot, stop)
         for slot, marker in forced.items():
@@ -251,8 +250,7 @@ class Engine:
         start, end = int(self._turns.start[slot]), int(self.rows.length[slot])
         tokens = tuple(self.rows.tokens[slot, start:end].tolist())
         session.turn = None
-        if not self._scheduler.end_turn(session):
-            self._park(session)
+        self._scheduler.end_turn(session)
         self._finished.append((session, SampledTurn(start=start, tokens=tokens, stop=stop)))
 
     def _forget(self, session: Session) -> None:

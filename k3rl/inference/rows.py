@@ -97,10 +97,9 @@ class Rows:
         self.tokens[slot, start:end] = tokens
         self.length[slot] = end
 
-    def next_tokens(self) -> NDArray[np.int64]:
-        """The next token to process of every row, int64 [B]; meaningless where all are processed."""
-        at = np.minimum(self.processed, self.tokens.shape[1] - 1)
-        return self.tokens[np.arange(len(at)), at].astype(np.int64)
+    def next_tokens(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The next token to process of each of `rows` [n], int64 [n]."""
+        return self.tokens[rows, self.processed[rows]].astype(np.int64)
 
     def record_step(self, rows: NDArray[np.int64], experts: NDArray[np.int64], selected: NDArray[np.int64]) -> None:
         """Note that `rows` [n] processed one token, with its routes [n, M, K] and [n, D, S]."""

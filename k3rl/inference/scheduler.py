@@ -2,9 +2,6 @@
 
 A session keeps its slot between turns, while its environment works; when turns wait for a slot, the session that has
 been between turns longest gives its slot up (it is parked) and gets another one with its next turn.
-
-Slots are filled from the lowest, and a session whose turn ends in a slot higher than the number of holders needs is
-parked too: the busy slots stay together, and a decode step computes no more rows than that.
 """
 
 from __future__ import annotations
@@ -26,15 +23,11 @@ class Placement:
     parked: Session | None
 
 
-STRIDE = 8
-"""Rows are computed by so many: no slot below the next multiple is too high."""
-
-
 class Scheduler:
     """Slots, the sessions in them, and the queue of sessions whose turn waits for a slot."""
 
     def __init__(self, slots: int) -> None:
-        self._free = list(range(slots))  # a heap
+        self._free = list(range(slots))  # a heap: the lowest first, so that torch decodes few rows
         self._between_turns: dict[Session, None] = {}  # slot holders that may be parked, longest idle first
         self._waiting: deque[Session] = deque()
         self.holders: dict[int, Session] = {}
@@ -52,16 +45,9 @@ class Scheduler:
         del self._between_turns[session]
         return True
 
-    def end_turn(self, session: Session) -> bool:
-        """The session's turn ended; it keeps its slot until another needs it, unless False is returned: then the slot
-        is free already, and the session is to be parked."""
-        assert session.slot is not None
-        if session.slot < -(-len(self.holders) // STRIDE) * STRIDE:
-            self._between_turns[session] = None
-            return True
-        del self.holders[session.slot]
-        heapq.heappush(self._free, session.slot)
-        return False
+    def end_turn(self, session: Session) -> None:
+        """The session's turn ended; it keeps its slot until another needs it."""
+        self._between_turns[session] = None
 
     def place(self) -> Iterator[Placement]:
         """Placements for waiting sessions, as many as free slots and sessions between turns allow."""

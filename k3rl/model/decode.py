@@ -1,8 +1,10 @@
 """Decoding: prefill of one sequence in chunk form, then one token per slot and step from caches.
 
-Every step computes all slots of the cache it is given. Inactive slots keep their state, and no row's result depends on
-the others' contents, activity or count, so a request samples the same tokens whatever runs beside it.
-Legend: B slots, T cached positions, M MoE layers, K experts per token, D sparse-attention layers, S selected positions.
+A step advances the slots it names and leaves the others as they are. No slot's result depends on the others' contents
+or count, so a request samples the same tokens whatever runs beside it. On CPUs the step is C++ (k3rl.model.cpu_decode);
+where that cannot be had, it is the torch of this file.
+Legend: B slots, n of them in a step, V vocabulary, T cached positions, M MoE layers, K experts per token,
+D sparse-attention layers, S selected positions.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from k3rl.errors import UserError
+from k3rl.model.cpu_decode import CpuDecoder, cpu_decoder, memories
 from k3rl.model.kda import Kda, KdaMemory
 from k3rl.model.layout import Layout
 from k3rl.model.mla import Mla, MlaMemory
@@ -25,8 +28,8 @@ HORIZON = 64
 """Index scores are computed over the longest slot's length rounded up to this."""
 
 ROWS = 8
-"""Steps run on slots rounded up to this: at ragged batch sizes the last rows of a product are summed in another order,
-and a result would depend on the slot it stands in."""
+"""Steps in torch run on slots rounded up to this: at ragged batch sizes the last rows of a product are summed in
+another order, and a result would depend on the slot it stands in."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,7 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """logits [B, V]; experts int64 [B, M, K]; selected int64 [B, D, S] (-1 padded, a row of -1 read everything). Rows
-    of inactive slots are meaningless."""
+    """logits [n, V]; experts int64 [n, M, K]; selected int64 [n, D, S] (-1 padded, a row of -1 read everything)."""
 
     logits: Tensor
     experts: Tensor
@@ -73,6 +75,7 @@ class Cache:
                 kda = config.kda
                 state = weight.new_zeros(rows, kda.num_heads, kda.head_dim, kda.head_dim)
                 self.layers.append(KdaMemory(state, weight.new_zeros(rows, kda.conv_kernel - 1, 3 * kda.width)))
+        self.memories = memories(self.layers)
 
     def first(self, slots: int) -> Cache:
         """The first `slots` slots as a cache that shares this one's memory: steps on it cost less."""
@@ -138,33 +141,46 @@ def prefill(
 
 
 @torch.no_grad()
-def prepare(model: Transformer) -> None:
+def prepare(model: Transformer) -> CpuDecoder | None:
     """Lay out the weights for `decode`; needed again after the parameters changed."""
-    for module in model.modules():
-        if isinstance(module, Mla | LatentMoe):
-            module.prepare()
+    native = cpu_decoder(model)
+    if native is None:
+        for module in model.modules():
+            if isinstance(module, Mla | LatentMoe):
+                module.prepare()
+    return native
 
 
 @torch.no_grad()
-def decode(model: Transformer, tokens: Tensor, cache: Cache, active: Tensor) -> Step:
-    """Feed tokens int64 [B] to the slots where `active` bool [B]; advances `cache` in place."""
-    lengths = cache.length
-    if cache.rows != cache.slots:
-        tokens, active = (torch.nn.functional.pad(x, (0, cache.rows - cache.slots)) for x in (tokens, active))
-    horizon = int((lengths * active).max()) + 1
-    if horizon > cache.max_context:
-        raise UserError(f"a slot already holds {horizon - 1} tokens, all its context of {cache.max_context}")
-    horizon = -(-horizon // HORIZON) * HORIZON
-    stream = Stream(model.config.rms_norm_eps, model.embed.index_select(0, tokens))
+def decode(model: Transformer, native: CpuDecoder | None, tokens: Tensor, cache: Cache, slots: Tensor) -> Step:
+    """Feed tokens int64 [n] to `slots` int64 [n], all different; advances `cache` in place. `native`: what `prepare`
+    returned. Raises UserError if one of them is full."""
+    longest = int(cache.length[slots].max())
+    if longest >= cache.max_context:
+        raise UserError(f"a slot already holds {longest} tokens, all its context of {cache.max_context}")
+    if native is None:
+        return _torch_decode(model, tokens, cache, slots)
+    logits, experts, selected = native.step(tokens, cache, slots, model.sparse)
+    cache.length[slots] += 1
+    return Step(logits=logits, experts=experts, selected=selected)
+
+
+def _torch_decode(model: Transformer, tokens: Tensor, cache: Cache, slots: Tensor) -> Step:
+    """Computes every slot up to the highest of `slots`; the ones between are held where they are."""
+    part = cache.first(int(slots.max()) + 1)
+    active = torch.zeros(part.rows, dtype=torch.bool, device=tokens.device).index_fill_(0, slots, True)
+    fed = tokens.new_zeros(part.rows).index_copy_(0, slots, tokens)
+    horizon = -(-(int((part.length * active).max()) + 1) // HORIZON) * HORIZON
+    stream = Stream(model.config.rms_norm_eps, model.embed.index_select(0, fed))
     experts, selections = [], []
-    for layer, memory in zip(model.layers, cache.layers, strict=True):
+    for layer, memory in zip(model.layers, part.layers, strict=True):
         x = stream.read(layer.attention_mix, layer.attention_norm)
         if layer.appends:
             stream.append()
         if isinstance(layer.attention, Kda):
             stream.add(layer.attention.step(x, memory, active))
         else:
-            y, selected = layer.attention.step(x, memory, lengths, horizon, model.sparse)
+            y, selected = layer.attention.step(x, memory, part.length, horizon, model.sparse)
             stream.add(y)
             selections.append(selected)
         x = stream.read(layer.feed_forward_mix, layer.feed_forward_norm)
@@ -175,10 +191,10 @@ def decode(model: Transformer, tokens: Tensor, cache: Cache, active: Tensor) -> 
         else:
             stream.add(layer.feed_forward(x))
     logits = linear(stream.read(model.output_mix, model.norm), model.lm_head)
-    lengths += active
-    nothing = tokens.new_empty((cache.rows, 0, 0))
+    part.length += active
+    nothing = tokens.new_empty((part.rows, 0, 0))
     return Step(
-        logits=logits[: cache.slots],
-        experts=(torch.stack(experts, 1) if experts else nothing)[: cache.slots],
-        selected=(torch.stack(selections, 1) if model.config.dsa is not None else nothing)[: cache.slots],
+        logits=logits[slots],
+        experts=(torch.stack(experts, 1) if experts else nothing)[slots],
+        selected=(torch.stack(selections, 1) if model.config.dsa is not None else nothing)[slots],
     )

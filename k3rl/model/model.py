@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from k3rl.model.config import ModelConfig
+from k3rl.model.cpu_decode import CpuDecoder
 from k3rl.model.decode import Cache, Snapshot, Step, decode, prefill, prepare
 from k3rl.model.tensors import public_tensors, write_tensors
 from k3rl.model.transformer import Output, Transformer
@@ -21,6 +22,8 @@ class Model(Transformer):
     run one sequence in chunk form, then one token per slot and step. Decoding reads a layout of the weights made by
     `new_cache` and `load_published`; after changing parameters otherwise, call `prepare`.
     """
+
+    native: CpuDecoder | None = None
 
     @classmethod
     def empty(cls, config: ModelConfig, dtype: torch.dtype = torch.float32) -> Model:
@@ -36,11 +39,11 @@ class Model(Transformer):
 
     def prepare(self) -> None:
         """Lay out the weights for decoding."""
-        prepare(self)
+        self.native = prepare(self)
 
-    def decode(self, tokens: Tensor, cache: Cache, active: Tensor) -> Step:
-        """Feed one token per slot, int64 [B], where `active` bool [B]; advances `cache`. No gradients."""
-        return decode(self, tokens, cache, active)
+    def decode(self, tokens: Tensor, cache: Cache, slots: Tensor) -> Step:
+        """Feed tokens int64 [n] to `slots` int64 [n] of the cache, all different; advances `cache`. No gradients."""
+        return decode(self, self.native, tokens, cache, slots)
 
     def prefill(self, tokens: Tensor, *, logits_at: Tensor | None = None) -> tuple[Snapshot, Output]:
         """Run one sequence, int64 [T], from empty: what a slot would hold after it (`cache.load`), and the output of
@@ -61,4 +64,4 @@ class Model(Transformer):
 
     def working_weights(self) -> dict[str, Tensor]:
         """Public names to the values that `decode` multiplies by, read back from the layout it reads."""
-        return working_weights(self)
+        return working_weights(self, self.native)

@@ -73,9 +73,7 @@ def epoch_batches(
     return batch
 
 
-def _plan(
-    lengths: Sequence[int], times: Sequence[float], batch_tokens: int, steps: int, seed: str
-) -> list[list[int]]:
+def _plan(lengths: Sequence[int], times: Sequence[float], batch_tokens: int, steps: int, seed: str) -> list[list[int]]:
     """Indices of the samples of each step. `times` 1.3: once in every epoch, twice in 3 of 10."""
     plan: list[list[int]] = []
     batch: list[int] = []

@@ -41,6 +41,6 @@ class PublishedModel(Protocol):
         """An empty decoding cache."""
         ...
 
-    def decode(self, tokens: Tensor, cache: Any, active: Tensor) -> Any:
-        """One token per slot: logits [slots, V], experts [slots, M, K], selected [slots, D, S]."""
+    def decode(self, tokens: Tensor, cache: Any, slots: Tensor) -> Any:
+        """A token for each of `slots` [n]: logits [n, V], experts [n, M, K], selected [n, D, S]."""
         ...

@@ -138,9 +138,9 @@ def _prefill_and_decode(model: PublishedModel, tokens: Tensor) -> tuple[Tensor, 
     """Logits, experts and selected positions of a prompt [T], its last tokens decoded one by one."""
     split = max(1, len(tokens) - _DECODED)
     snapshot, prompt = model.prefill(tokens[:split])
-    cache, active = model.new_cache(slots=1, max_context=len(tokens)), torch.ones(1, dtype=torch.bool)
+    cache, slot = model.new_cache(slots=1, max_context=len(tokens)), torch.zeros(1, dtype=torch.int64)
     cache.load(0, snapshot)
-    steps = [prompt, *(model.decode(tokens[t : t + 1], cache, active) for t in range(split, len(tokens)))]
+    steps = [prompt, *(model.decode(tokens[t : t + 1], cache, slot) for t in range(split, len(tokens)))]
     return (
         torch.cat([step.logits for step in steps]),
         torch.cat([step.experts for step in steps]),

@@ -8,6 +8,7 @@ from k3rl.errors import UserError
 from k3rl.model import Model, Replay, preset
 
 LENGTH, PROMPT = 180, 75
+pytestmark = pytest.mark.usefixtures("decoder")
 
 
 def rollout(model: Model, tokens: torch.Tensor, prompt: int):
@@ -17,7 +18,7 @@ def rollout(model: Model, tokens: torch.Tensor, prompt: int):
     cache.load(1, snapshot)
     logits, experts, selected = [pre.logits], [pre.experts], [pre.selected]
     for token in tokens[prompt:]:
-        step = model.decode(torch.stack((token * 0 + 3, token)), cache, torch.tensor([True, True]))
+        step = model.decode(torch.stack((token * 0 + 3, token)), cache, torch.tensor([0, 1]))
         logits.append(step.logits[1:])
         experts.append(step.experts[1:])
         selected.append(step.selected[1:])
@@ -61,8 +62,11 @@ def steps(model: Model, slots: int, slot: int, tokens: torch.Tensor, mates: int,
     for token in tokens:
         fed, active = torch.randint(0, 200, (slots,)), torch.rand(slots) < (0.7 if busy else 0.0)
         fed[slot], active[slot] = token, True
-        results.append(model.decode(fed, cache, active))
-    return [(r.logits[slot], r.experts[slot], r.selected[slot]) for r in results], cache.snapshot(slot)
+        running = active.nonzero()[:, 0]
+        at = int(active[:slot].sum())
+        step = model.decode(fed[running], cache, running)
+        results.append((step.logits[at], step.experts[at], step.selected[at]))
+    return results, cache.snapshot(slot)
 
 
 def memories(snapshot):
@@ -85,7 +89,7 @@ def test_inactive_slots_keep_their_memory_exactly(nano: Model):
     cache.load(0, nano.prefill(random_tokens(20))[0])
     before = cache.snapshot(0)
     for token in (1, 2, 3):
-        nano.decode(torch.tensor([9, token]), cache, torch.tensor([False, True]))
+        nano.decode(torch.tensor([token]), cache, torch.tensor([1]))
     after = cache.snapshot(0)
     assert cache.length[:2].tolist() == [20, 3]
     assert all(torch.equal(a, b) for a, b in zip(memories(before), memories(after), strict=True))
@@ -93,19 +97,19 @@ def test_inactive_slots_keep_their_memory_exactly(nano: Model):
 
 def test_a_snapshot_continues_bitwise_and_a_cleared_slot_starts_over(nano: Model):
     tokens = random_tokens(40)
-    active = torch.tensor([True])
+    slot = torch.tensor([0])
     cache = nano.new_cache(slots=1, max_context=64)
     for token in tokens[:30]:
-        nano.decode(token[None], cache, active)
+        nano.decode(token[None], cache, slot)
     snapshot = cache.snapshot(0)
-    wanted = [nano.decode(token[None], cache, active).logits for token in tokens[30:]]
+    wanted = [nano.decode(token[None], cache, slot).logits for token in tokens[30:]]
     cache.clear(0)
-    first = nano.decode(tokens[:1], cache, active).logits
-    fresh = nano.decode(tokens[:1], nano.new_cache(slots=1, max_context=64), active).logits
+    first = nano.decode(tokens[:1], cache, slot).logits
+    fresh = nano.decode(tokens[:1], nano.new_cache(slots=1, max_context=64), slot).logits
     assert torch.equal(first, fresh)
     cache.load(0, snapshot)
     for token, logits in zip(tokens[30:], wanted, strict=True):
-        assert torch.equal(nano.decode(token[None], cache, active).logits, logits)
+        assert torch.equal(nano.decode(token[None], cache, slot).logits, logits)
 
 
 def test_decoding_without_selection_agrees_too(nano: Model):
@@ -121,9 +125,9 @@ def test_decoding_without_selection_agrees_too(nano: Model):
 def test_a_full_context_is_refused_and_a_full_idle_slot_is_not(nano: Model):
     cache = nano.new_cache(slots=2, max_context=64)
     cache.load(0, nano.prefill(random_tokens(64))[0])
-    nano.decode(torch.tensor([1, 1]), cache, torch.tensor([False, True]))
+    nano.decode(torch.tensor([1]), cache, torch.tensor([1]))
     with pytest.raises(UserError, match="64"):
-        nano.decode(torch.tensor([1, 1]), cache, torch.tensor([True, True]))
+        nano.decode(torch.tensor([1, 1]), cache, torch.tensor([0, 1]))
     with pytest.raises(UserError, match="65 tokens"):
         cache.load(1, nano.prefill(random_tokens(65))[0])
 

@@ -120,7 +120,7 @@ def test_cached_decoding(pair):
     tokens = torch.randint(0, 97, (2, 40))
     cache, past = ours.new_cache(slots=2, max_context=64), None
     for column in tokens.unbind(1):
-        logits = ours.decode(column, cache, torch.tensor([True, True])).logits
+        logits = ours.decode(column, cache, torch.tensor([0, 1])).logits
         with torch.no_grad():
             step = theirs(column[:, None], cache=past, use_cache=True)
         past = step.cache

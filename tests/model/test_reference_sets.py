@@ -63,10 +63,11 @@ def test_kda_states_after_the_last_token(name: str, expected):
 def decoded(model, tokens: torch.Tensor) -> torch.Tensor:
     """Logits of tokens [B, T] fed one at a time from empty caches."""
     cache = model.new_cache(slots=tokens.shape[0], max_context=tokens.shape[1])
-    active = torch.ones(tokens.shape[0], dtype=torch.bool)
-    return torch.stack([model.decode(column, cache, active).logits for column in tokens.unbind(1)], dim=1)
+    slots = torch.arange(tokens.shape[0])
+    return torch.stack([model.decode(column, cache, slots).logits for column in tokens.unbind(1)], dim=1)
 
 
+@pytest.mark.usefixtures("decoder")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_cached_decoding(name: str, expected):
     wanted = expected[name]
@@ -81,6 +82,7 @@ def test_float64_decoding(name: str, expected):
     assert largest(logits, expected[name]["logits_float64"]) < 1e-9
 
 
+@pytest.mark.usefixtures("decoder")
 @pytest.mark.parametrize(("dtype", "score_limit"), [(torch.float32, 5e-4), (torch.float64, 1e-9)])
 def test_index_scores_and_selections(dtype: torch.dtype, score_limit: float, expected):
     wanted = expected["k31_tiny"]
@@ -89,7 +91,7 @@ def test_index_scores_and_selections(dtype: torch.dtype, score_limit: float, exp
     with torch.no_grad():
         out = model(tokens, want=("index_scores",))
     cache = model.new_cache(slots=2, max_context=48)
-    steps = [model.decode(column, cache, torch.tensor([True, True])).selected for column in tokens.unbind(1)]
+    steps = [model.decode(column, cache, torch.tensor([0, 1])).selected for column in tokens.unbind(1)]
     for i, layer in enumerate(model.config.dsa_layers):
         assert largest(out.taps["index_scores"][i].tril(), wanted[f"index_scores.{layer}"]) < score_limit
         selected = wanted[f"selected.{layer}"].long()

@@ -9,6 +9,7 @@ import torch
 from published_models import CANARY, random_model
 
 from k3rl.errors import SyncError
+from k3rl.kernels.cpu import Panels
 from k3rl.kernels.mxfp4 import dequantize, quantize
 from k3rl.model import preset
 from k3rl.sync import apply, publish
@@ -103,22 +104,31 @@ def test_an_engine_that_keeps_its_old_weights_is_caught(publication, held, monke
 def test_a_stale_working_layout_is_caught_by_its_product(publication, held, monkeypatch, layer):
     """The parameters are replaced, what decoding reads of one layer is not."""
     apply(publish(random_model(2), 6, CANARY), held)
-    module = held.layers[layer].feed_forward
-    monkeypatch.setattr(module, "prepare", lambda: None)
+    name = f"layers.{layer}.feed_forward.experts.w2"
+    old = held.native.panels[name].data.clone()
+    damage_after_prepare(held, monkeypatch, lambda: held.native.panels[name].data.copy_(old))
     with pytest.raises(SyncError, match=rf"weight .*layers\.{layer}\..*experts.* in the working layout"):
         apply(publication, held)
 
 
 def test_a_transposed_expert_is_caught_by_its_product(publication, held, monkeypatch):
-    module = held.layers[2].feed_forward
+    def transpose():
+        weights = held.layers[2].feed_forward.experts.weights()[1]
+        held.native.panels["layers.2.feed_forward.experts.w2"].data.copy_(Panels(weights.mT).data)
 
-    def prepare(real=module.prepare):
-        real()
-        module.decode_w2 = module.decode_w2.mT.contiguous()
-
-    monkeypatch.setattr(module, "prepare", prepare)
+    damage_after_prepare(held, monkeypatch, transpose)
     with pytest.raises(SyncError, match=r"weight .*layers\.2\..*w2\.weight in the working layout"):
         apply(publication, held)
+
+
+def damage_after_prepare(model, monkeypatch, damage):
+    prepare = model.prepare
+
+    def prepare_and_damage():
+        prepare()
+        damage()
+
+    monkeypatch.setattr(model, "prepare", prepare_and_damage)
 
 
 def test_an_engine_one_version_old_is_caught_by_the_canary_alone(learner, publication, held):
