@@ -121,7 +121,7 @@ class EvaluationSection:
     levels: dict[int, float] = field(default_factory=dict)
     seed: int = 7
     compare: str = ""  # `k3rl eval`: a second model folder, paired by task
-    output: str = ""  # `k3rl eval`: where the results go; default run_dir
+    output: str = ""  # `k3rl eval`: where the results go; default eval-MODEL beside run_dir
 
 
 @section

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,13 +21,13 @@ from k3rl.evaluation.results import read_results, write_results
 from k3rl.evaluation.statistics import TaskResult
 from k3rl.evaluation.tables import show
 from k3rl.learner.group import LearnerGroup, Stage
-from k3rl.model_folder import model_config, model_folder, tokenizer_folder
+from k3rl.model_folder import model_config, model_folder, model_name, tokenizer_folder
 from k3rl.observability.histogram import merged, quantile
 from k3rl.observability.metrics import read_metrics
 from k3rl.observability.progress import Bar
 from k3rl.orchestrator import Job
 from k3rl.rollout.pool import RolloutPool
-from k3rl.run_folder import RunFolder
+from k3rl.run_folder import RunFolder, write_atomically
 
 
 def train(config: Config) -> dict[str, Any] | None:
@@ -136,17 +137,25 @@ def whole_mismatch(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def evaluate_model(config: Config) -> dict[str, Any]:
-    """`k3rl eval`: evaluate `model.path`; with `evaluation.compare` a second model on the same tasks, paired."""
-    output = Path(config.evaluation.output or config.run_dir)
+    """`k3rl eval`: evaluate `model.path`; with `evaluation.compare` a second model on the same tasks, paired.
+
+    Results by task and report.json go to `evaluation.output`, or to a folder named after the models beside `run_dir`.
+    """
+    models = [trained_model(config)]
+    if config.evaluation.compare:
+        models.append(model_folder(config.evaluation.compare))
+    name = "-".join(["eval", *map(model_name, models)])
+    output = Path(config.evaluation.output or Path(config.run_dir).with_name(name))
     console = Console()
     with cluster(config.ray):
-        first = evaluate_folder(config, trained_model(config), output / "results.jsonl")
-        if not config.evaluation.compare:
-            result = evaluation(first)
-        else:
-            second = evaluate_folder(config, model_folder(config.evaluation.compare), output / "compared.jsonl")
-            result = comparison(first, second)
+        results = [
+            evaluate_folder(config, model, output / file)
+            for model, file in zip(models, ("results.jsonl", "compared.jsonl"), strict=False)
+        ]
+    result = {"models": list(map(str, models)), **(comparison(*results) if len(results) > 1 else evaluation(*results))}
+    write_atomically(output / "report.json", json.dumps(result, indent=1).encode())
     show(result, console)
+    console.print(str(output / "report.json"), highlight=False, soft_wrap=True)
     return result
 
 

@@ -21,6 +21,11 @@ def model_folder(path: str) -> Path:
     )
 
 
+def model_name(folder: Path) -> str:
+    """What to call the model of a folder: the folder's name, or its run's for the `model/` of a run."""
+    return folder.parent.name if folder.name == "model" else folder.name
+
+
 def tokenizer_folder(name: str) -> Path:
     """A tokenizer's folder: a path, or `nano` for the shipped one."""
     return ASSETS / "nano_tokenizer" if name == "nano" else Path(name)

@@ -1,17 +1,26 @@
 """Model folders by path or name, and what is told about those that are none."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from k3rl.errors import CheckpointError
-from k3rl.model_folder import model_config, model_folder, tokenizer_folder
+from k3rl.model_folder import model_config, model_folder, model_name, tokenizer_folder
 
 
 def test_a_folder_and_its_configuration(tiny_model):
     assert model_folder(str(tiny_model)) == tiny_model
     config = model_config(tiny_model)
     assert (config.num_layers, config.hidden_size) == (2, 64)
+
+
+def test_a_run_s_model_is_called_as_the_run():
+    assert [model_name(Path(p)) for p in ("runs/joint/model", "assets/nano_base", "runs/base/stages/0-copy")] == [
+        "joint",
+        "nano_base",
+        "0-copy",
+    ]
 
 
 def test_a_missing_folder_names_what_there_is(tmp_path):

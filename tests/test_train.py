@@ -102,11 +102,17 @@ def test_more_steps_continue_a_finished_run(undisturbed, tiny_model, tmp_path, r
 
 
 def test_a_model_folder_is_evaluated_and_compared(undisturbed, tiny_model, tmp_path, ray_cluster):
-    arguments = overrides(tiny_model, tmp_path / "eval", ray_cluster, f"evaluation.compare={undisturbed / 'model'}")
+    compared = undisturbed / "model"
+    arguments = overrides(tiny_model, tmp_path / "run", ray_cluster, f"evaluation.compare={compared}")
     status, out, err = train(arguments, tmp_path, command="eval")
     assert status == 0, err
     assert "guess" in out
+    folder = tmp_path / "eval-tiny-undisturbed"  # a model folder's name, and a run's
+    assert out.splitlines()[-1] == str(folder / "report.json")
+    report = json.loads((folder / "report.json").read_text())
+    assert report["models"] == [str(tiny_model), str(compared)]
+    assert report["domains"] == json.loads((undisturbed / "summary.json").read_text())["domains"]
     # the run's own numbers, from the model folders alone
     for name, run in (("results", "before"), ("compared", "after")):
-        evaluated = read_results(tmp_path / "eval" / f"{name}.jsonl")
+        evaluated = read_results(folder / f"{name}.jsonl")
         assert evaluated == read_results(undisturbed / "evaluation" / f"{run}.jsonl")
