@@ -1,8 +1,8 @@
-"""The engine's synchronous core: sessions over a fixed number of slots, one token per running slot and step.
+"""The engine's synchronous core: sessions over a fixed number of slots, one sampled token per running slot and step.
 
 A row's result is the same whatever other rows a step computes, so that a session's tokens do not depend on its
-neighbours, on its slot, or on having been parked. A step is: place waiting sessions, process one token in every running
-row (one of the given tokens, or the token sampled last), sample where the list's end was reached.
+neighbours, on its slot, or on having been parked. A step is: place waiting sessions, process in every running row what
+is next (the token sampled last, or given ones), sample where the list's end was reached.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from k3rl.model import Model
 from k3rl.types import TokenLog
 
 Finished = tuple[Session, SampledTurn]
+_CHUNK = 256  # given tokens of a session that one step processes: longer ones do not hold up their neighbours
 
 
 class Weights(Protocol):
@@ -114,13 +115,16 @@ class Engine:
 
     @torch.no_grad()
     def step(self) -> list[Finished]:
-        """One token for every running slot; returns the turns that are finished."""
-        logits = {p.slot: first for p in self._scheduler.place() if (first := self._admit(p)) is not None}
-        pending = np.flatnonzero(self._turns.running & (self.rows.processed < self.rows.length))
-        decoded = self._decode(pending) if len(pending) else None
+        """At most one new token for every running slot; returns the turns that are finished."""
+        prompts = {p.slot: logits for p in self._scheduler.place() if (logits := self._admit(p)) is not None}
+        busy = np.flatnonzero(self._turns.running & (self.rows.processed < self.rows.length))
+        logits = self._decode(busy) if len(busy) else torch.empty(0)
         due = np.flatnonzero(self._turns.running & (self.rows.processed == self.rows.length))
         if len(due):
-            self._sample(due, self._logits(due, logits, pending, decoded))
+            if prompts:
+                decoded = iter(logits)
+                logits = torch.stack([prompts[row] if row in prompts else next(decoded) for row in due.tolist()])
+            self._sample(due, logits)
         finished, self._finished = self._finished, []
         return finished
 
@@ -207,30 +211,17 @@ class Engine:
             self._turns.running[slot] = False
             self._finish(slot, "context")
 
-    def _decode(self, rows: NDArray[np.int64]) -> Tensor:
-        """Process the next token of `rows` [n]; logits [n, V]."""
+    def _decode(self, busy: NDArray[np.int64]) -> Tensor:
+        """Process what is next in the slots `busy` [n]; logits [P, V] of those that reached the end of their list."""
         device = self.model.embed.device
-        tokens = torch.from_numpy(self.rows.next_tokens(rows)).to(device)
-        out = self.model.decode(tokens, self._cache, torch.from_numpy(rows).to(device))
-        self.rows.record_step(rows, out.experts.cpu().numpy(), out.selected.cpu().numpy())
+        rows, columns = self.rows.pending(busy, _CHUNK)
+        ends = np.flatnonzero(columns + 1 == self.rows.length[rows])
+        tokens, slots, logits_at = (
+            torch.from_numpy(a).to(device) for a in (self.rows.tokens[rows, columns].astype(np.int64), rows, ends)
+        )
+        out = self.model.decode(tokens, self._cache, slots, logits_at=logits_at)
+        self.rows.record(rows, columns, out.experts.cpu().numpy(), out.selected.cpu().numpy())
         return out.logits
-
-    def _logits(
-        self,
-        due: NDArray[np.int64],
-        prompts: dict[int, Tensor],
-        decoded_rows: NDArray[np.int64],
-        decoded: Tensor | None,
-    ) -> Tensor:
-        """Logits [n, V] of the rows `due` [n]: of their prompts, or of this step."""
-        if decoded is None:
-            return torch.stack([prompts[int(row)] for row in due])
-        place = torch.from_numpy(np.searchsorted(decoded_rows, due).clip(max=len(decoded_rows) - 1))
-        logits = decoded[place.to(decoded.device)]
-        for at, row in enumerate(due.tolist() if prompts else ()):
-            if row in prompts:
-                logits[at] = prompts[row]
-        return logits
 
     def _sample(self, due: NDArray[np.int64], logits: Tensor) -> None:
         """Sample one token for each row of `due` [n] from logits [n, V]."""

@@ -97,16 +97,25 @@ class Rows:
         self.tokens[slot, start:end] = tokens
         self.length[slot] = end
 
-    def next_tokens(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The next token to process of each of `rows` [n], int64 [n]."""
-        return self.tokens[rows, self.processed[rows]].astype(np.int64)
+    def pending(self, rows: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the next unprocessed tokens of `rows` [n] stand, at most `most` of each: (row, column) int64 [N],
+        tokens of a row side by side."""
+        counts = np.minimum(self.length[rows] - self.processed[rows], most)
+        ends = counts.cumsum()
+        inside = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+        return np.repeat(rows, counts), np.repeat(self.processed[rows], counts) + inside
 
-    def record_step(self, rows: NDArray[np.int64], experts: NDArray[np.int64], selected: NDArray[np.int64]) -> None:
-        """Note that `rows` [n] processed one token, with its routes [n, M, K] and [n, D, S]."""
-        at = self.processed[rows]
-        self.experts[rows, at] = experts
-        self.selected[rows, at] = selected
-        self.processed[rows] = at + 1
+    def record(
+        self,
+        rows: NDArray[np.int64],
+        columns: NDArray[np.int64],
+        experts: NDArray[np.int64],
+        selected: NDArray[np.int64],
+    ) -> None:
+        """Note that the tokens at (row, column) [N] were processed, with their routes [N, M, K] and [N, D, S]."""
+        self.experts[rows, columns] = experts
+        self.selected[rows, columns] = selected
+        self.processed[rows] = columns + 1  # ascending within a row: the last one stays
 
     def append(
         self,

@@ -1,7 +1,8 @@
 """Decoding in C++ (k3rl.kernels.cpu): the model's weights as panels, and one call per step.
 
-Each running slot costs only itself, and its result depends on nothing else in the batch.
-Legend: n running slots, V vocabulary, M MoE layers, K experts per token, D sparse-attention layers, S selected.
+A token costs only itself, and its result depends on nothing else in the batch.
+Legend: n tokens, P rows whose logits are wanted, V vocabulary, M MoE layers, K experts per token, D sparse-attention
+layers, S selected positions.
 """
 
 from __future__ import annotations
@@ -62,11 +63,15 @@ class CpuDecoder:
             eps=config.rms_norm_eps,
         )
 
-    def step(self, tokens: Tensor, cache: Cache, slots: Tensor, sparse: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Feed tokens int64 [n] to `slots` int64 [n] of the cache, whose lengths are left to the caller: logits [n, V],
-        experts int64 [n, M, K], selected int64 [n, D, S]."""
-        tokens, slots, count = tokens.contiguous(), slots.contiguous(), len(slots)
-        logits = torch.empty(count, self.shape[0])
+    def step(
+        self, tokens: Tensor, cache: Cache, slots: Tensor, positions: Tensor, logits_at: Tensor, sparse: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Feed tokens int64 [n] to `positions` [n] of `slots` [n] of the cache, tokens of one slot side by side and in
+        order; lengths are left to the caller. Logits [P, V] of the rows `logits_at` [P] (ascending), experts int64
+        [n, M, K], selected int64 [n, D, S]."""
+        tokens, slots, positions, logits_at = (t.contiguous() for t in (tokens, slots, positions, logits_at))
+        count, wanted = len(slots), len(logits_at)
+        logits = torch.empty(wanted, self.shape[0])
         experts = torch.empty(count, *self.shape[1:], dtype=torch.int64)
         selected = torch.empty(count, *self.selected, dtype=torch.int64)
         native = library()
@@ -74,15 +79,13 @@ class CpuDecoder:
         native.k3rl_decode(
             ctypes.byref(self._model),
             cache.memories,
-            ctypes.c_void_p(slots.data_ptr()),
-            ctypes.c_void_p(cache.length.data_ptr()),
-            ctypes.c_void_p(tokens.data_ptr()),
+            *(ctypes.c_void_p(t.data_ptr()) for t in (tokens, slots, positions)),
             count,
+            ctypes.c_void_p(logits_at.data_ptr()),
+            wanted,
             int(sparse),
-            min(torch.get_num_threads(), count),
-            ctypes.c_void_p(logits.data_ptr()),
-            ctypes.c_void_p(experts.data_ptr()),
-            ctypes.c_void_p(selected.data_ptr()),
+            torch.get_num_threads(),
+            *(ctypes.c_void_p(t.data_ptr()) for t in (logits, experts, selected)),
         )
         return logits, experts, selected
 

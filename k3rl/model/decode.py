@@ -1,10 +1,10 @@
-"""Decoding: prefill of one sequence in chunk form, then one token per slot and step from caches.
+"""Decoding: prefill of one sequence, then tokens of some slots of a cache, one or several of each per step.
 
 A step advances the slots it names and leaves the others as they are. No slot's result depends on the others' contents
-or count, so a request samples the same tokens whatever runs beside it. On CPUs the step is C++ (k3rl.model.cpu_decode);
-where that cannot be had, it is the torch of this file.
-Legend: B slots, n of them in a step, V vocabulary, T cached positions, M MoE layers, K experts per token,
-D sparse-attention layers, S selected positions.
+or count, nor on how its tokens are cut into steps, so a request samples the same tokens whatever runs beside it. On
+CPUs the step is C++ (k3rl.model.cpu_decode); where that cannot be had, it is the torch of this file.
+Legend: B slots, n tokens of a step, P rows whose logits are wanted, V vocabulary, T cached positions, M MoE layers,
+K experts per token, D sparse-attention layers, S selected positions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from k3rl.model.kda import Kda, KdaMemory
 from k3rl.model.layout import Layout
 from k3rl.model.mla import Mla, MlaMemory
 from k3rl.model.moe import LatentMoe
-from k3rl.model.transformer import Output, Replay, Run, Stream, Transformer
+from k3rl.model.transformer import Replay, Run, Stream, Transformer
 
 HORIZON = 64
 """Index scores are computed over the longest slot's length rounded up to this."""
@@ -43,7 +43,8 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """logits [n, V]; experts int64 [n, M, K]; selected int64 [n, D, S] (-1 padded, a row of -1 read everything)."""
+    """Of n tokens: experts int64 [n, M, K]; selected int64 [n, D, S] (-1 padded, a row of -1 read everything); logits
+    [P, V] of all or of those asked for."""
 
     logits: Tensor
     experts: Tensor
@@ -120,27 +121,6 @@ class Cache:
 
 
 @torch.no_grad()
-def prefill(
-    model: Transformer, tokens: Tensor, replay: Replay | None = None, *, logits_at: Tensor | None = None
-) -> tuple[Snapshot, Output]:
-    """Run one sequence, tokens int64 [T], from empty in chunk form: its memory, and the output of all positions
-    (logits of `logits_at` only, if given)."""
-    length = tokens.shape[0]
-    layout = Layout(torch.tensor([0, length], dtype=torch.int32, device=tokens.device), length)
-    run = Run(model, layout, replay or Replay(), remember=True)
-    hidden = run.hidden(tokens)
-    layers: list[KdaMemory | MlaMemory] = []
-    for memory in run.memories:
-        if isinstance(memory, KdaMemory):
-            layers.append(KdaMemory(memory.state[0], memory.inputs[0]))
-        elif isinstance(memory, MlaMemory):
-            keys = None if memory.index_keys is None else memory.index_keys[0, :length]
-            layers.append(MlaMemory(memory.latents[0, :length], keys))
-    rows = hidden if logits_at is None else hidden.index_select(0, logits_at)
-    return Snapshot(length, tuple(layers)), run.output(linear(rows, model.lm_head), hidden)
-
-
-@torch.no_grad()
 def prepare(model: Transformer) -> CpuDecoder | None:
     """Lay out the weights for `decode`; needed again after the parameters changed."""
     native = cpu_decoder(model)
@@ -152,17 +132,75 @@ def prepare(model: Transformer) -> CpuDecoder | None:
 
 
 @torch.no_grad()
-def decode(model: Transformer, native: CpuDecoder | None, tokens: Tensor, cache: Cache, slots: Tensor) -> Step:
-    """Feed tokens int64 [n] to `slots` int64 [n], all different; advances `cache` in place. `native`: what `prepare`
-    returned. Raises UserError if one of them is full."""
-    longest = int(cache.length[slots].max())
+def decode(
+    model: Transformer,
+    native: CpuDecoder | None,
+    tokens: Tensor,
+    cache: Cache,
+    slots: Tensor,
+    *,
+    logits_at: Tensor | None = None,
+) -> Step:
+    """Feed tokens int64 [n] to `slots` int64 [n]; advances `cache` in place. Several tokens of one slot stand side by
+    side and follow each other. `native`: what `prepare` returned; `logits_at` int64 [P]: rows, ascending, whose logits
+    are wanted (all by default). Raises UserError if a slot is full."""
+    positions, places = _positions(cache, slots)
+    longest = int(positions.max())
     if longest >= cache.max_context:
         raise UserError(f"a slot already holds {longest} tokens, all its context of {cache.max_context}")
-    if native is None:
-        return _torch_decode(model, tokens, cache, slots)
-    logits, experts, selected = native.step(tokens, cache, slots, model.sparse)
-    cache.length[slots] += 1
-    return Step(logits=logits, experts=experts, selected=selected)
+    if logits_at is None:
+        logits_at = torch.arange(len(slots), device=slots.device)
+    if native is not None:
+        logits, experts, selected = native.step(tokens, cache, slots, positions, logits_at, model.sparse)
+        cache.length[slots] = positions + 1  # ascending within a slot: the last one stays
+        return Step(logits=logits, experts=experts, selected=selected)
+    # Torch takes one token of a slot at a time.
+    steps = [
+        (rows, _torch_decode(model, tokens[rows], cache, slots[rows]))
+        for place in range(int(places.max()) + 1)
+        for rows in [(places == place).nonzero()[:, 0]]
+    ]
+    order = torch.cat([rows for rows, _ in steps]).argsort()
+    return Step(
+        logits=torch.cat([step.logits for _, step in steps])[order][logits_at],
+        experts=torch.cat([step.experts for _, step in steps])[order],
+        selected=torch.cat([step.selected for _, step in steps])[order],
+    )
+
+
+def _positions(cache: Cache, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Position of each token in its slot, and its place [n] among the tokens of its slot in this step."""
+    rows = torch.arange(len(slots), device=slots.device)
+    starts = torch.ones_like(slots, dtype=torch.bool)
+    starts[1:] = slots[1:] != slots[:-1]
+    places = rows - torch.where(starts, rows, 0).cummax(0).values
+    return cache.length[slots] + places, places
+
+
+@torch.no_grad()
+def prefill(
+    model: Transformer, native: CpuDecoder | None, tokens: Tensor, *, logits_at: Tensor | None = None
+) -> tuple[Snapshot, Step]:
+    """Run one sequence, tokens int64 [T], from empty: its memory, and the results of all positions (logits of
+    `logits_at` only, if given)."""
+    length = tokens.shape[0]
+    if native is not None:
+        cache = Cache(model, slots=1, max_context=length)
+        step = decode(model, native, tokens, cache, torch.zeros_like(tokens), logits_at=logits_at)
+        return cache.snapshot(0), step
+    layout = Layout(torch.tensor([0, length], dtype=torch.int32, device=tokens.device), length)
+    run = Run(model, layout, Replay(), remember=True)
+    hidden = run.hidden(tokens)
+    layers: list[KdaMemory | MlaMemory] = []
+    for memory in run.memories:
+        if isinstance(memory, KdaMemory):
+            layers.append(KdaMemory(memory.state[0], memory.inputs[0]))
+        elif isinstance(memory, MlaMemory):
+            keys = None if memory.index_keys is None else memory.index_keys[0, :length]
+            layers.append(MlaMemory(memory.latents[0, :length], keys))
+    rows = hidden if logits_at is None else hidden.index_select(0, logits_at)
+    out = run.output(linear(rows, model.lm_head), hidden)
+    return Snapshot(length, tuple(layers)), Step(logits=out.logits, experts=out.experts, selected=out.selected)
 
 
 def _torch_decode(model: Transformer, tokens: Tensor, cache: Cache, slots: Tensor) -> Step:

@@ -11,7 +11,7 @@ from k3rl.model.config import ModelConfig
 from k3rl.model.cpu_decode import CpuDecoder
 from k3rl.model.decode import Cache, Snapshot, Step, decode, prefill, prepare
 from k3rl.model.tensors import public_tensors, write_tensors
-from k3rl.model.transformer import Output, Transformer
+from k3rl.model.transformer import Transformer
 from k3rl.model.working import working_weights
 
 
@@ -19,8 +19,8 @@ class Model(Transformer):
     """`Model(preset("nano"))` with fresh weights, or `load_model(folder)`.
 
     `model(tokens, cu_seqlens)` runs whole sequences (see `Transformer.forward`); `prefill`, `new_cache` and `decode`
-    run one sequence in chunk form, then one token per slot and step. Decoding reads a layout of the weights made by
-    `new_cache` and `load_published`; after changing parameters otherwise, call `prepare`.
+    serve them: a prompt, then tokens of many slots per step. They read a layout of the weights made by `new_cache` and
+    `load_published`; after changing parameters otherwise, call `prepare`.
     """
 
     native: CpuDecoder | None = None
@@ -41,14 +41,15 @@ class Model(Transformer):
         """Lay out the weights for decoding."""
         self.native = prepare(self)
 
-    def decode(self, tokens: Tensor, cache: Cache, slots: Tensor) -> Step:
-        """Feed tokens int64 [n] to `slots` int64 [n] of the cache, all different; advances `cache`. No gradients."""
-        return decode(self, self.native, tokens, cache, slots)
+    def decode(self, tokens: Tensor, cache: Cache, slots: Tensor, *, logits_at: Tensor | None = None) -> Step:
+        """Feed tokens int64 [n] to `slots` int64 [n] of the cache, tokens of one slot side by side; advances `cache`.
+        `logits_at` int64: rows, ascending, whose logits are wanted (all by default). No gradients."""
+        return decode(self, self.native, tokens, cache, slots, logits_at=logits_at)
 
-    def prefill(self, tokens: Tensor, *, logits_at: Tensor | None = None) -> tuple[Snapshot, Output]:
-        """Run one sequence, int64 [T], from empty: what a slot would hold after it (`cache.load`), and the output of
+    def prefill(self, tokens: Tensor, *, logits_at: Tensor | None = None) -> tuple[Snapshot, Step]:
+        """Run one sequence, int64 [T], from empty: what a slot would hold after it (`cache.load`), and the results of
         its positions (logits of `logits_at` only, if given). No gradients."""
-        return prefill(self, tokens, logits_at=logits_at)
+        return prefill(self, self.native, tokens, logits_at=logits_at)
 
     def state_for_publication(self) -> dict[str, Tensor]:
         """Version v of the weights: public names to tensors, routed experts of an MXFP4 model as bytes and scales

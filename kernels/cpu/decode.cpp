@@ -1,5 +1,6 @@
-// A decode step: one token for each of some slots of a cache, through the whole model. Threads take ranges of rows
-// and share nothing, and no result of a row depends on what other rows there are.
+// A decode step: tokens of some slots of a cache, one or several of each, through the whole model. A token's result is
+// the same whether it comes alone or with the ones before it, and whatever other slots there are. Threads take ranges
+// of slots and share nothing.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -66,28 +67,49 @@ class Stream {
   std::vector<float*> sources_;
 };
 
-void decode(const Model& model, const Memory* memories, const int64_t* rows, const int64_t* lengths,
-            const int64_t* tokens, int n, bool sparse, float* logits, int64_t* experts, int64_t* selected) {
+// What one call computes: tokens, slots and positions [n], tokens of one slot side by side and in order; the rows whose
+// logits are wanted, ascending, and where results go.
+struct Batch {
+  const int64_t *tokens, *slots, *positions;
+  int n;
+  const int64_t* logits_at;
+  int wanted;
+  bool sparse;
+  float* logits;
+  int64_t *experts, *selected;
+};
+
+void head(const Model& model, const Batch& batch, const float* x, Scratch& scratch) {
+  const Scratch::Mark mark(scratch);
+  float* rows = scratch.floats(static_cast<int64_t>(batch.wanted) * model.hidden);
+  for (int i = 0; i < batch.wanted; ++i)
+    std::copy_n(x + batch.logits_at[i] * model.hidden, model.hidden, rows + static_cast<int64_t>(i) * model.hidden);
+  linear(model.head, batch.wanted, rows, model.hidden, batch.logits, model.head.out);
+}
+
+void decode(const Model& model, const Memory* memories, const Batch& batch) {
   thread_local Scratch scratch;
   const Scratch::Mark mark(scratch);
-  const int hidden = model.hidden;
+  const int hidden = model.hidden, n = batch.n;
+  const int64_t size = static_cast<int64_t>(n) * hidden;
   const int64_t expert_stride = static_cast<int64_t>(model.moe_layers) * model.chosen;
   const int64_t selected_stride = static_cast<int64_t>(model.sparse_layers) * model.top_k;
-  float* x = scratch.floats(static_cast<int64_t>(n) * hidden);
-  float* y = scratch.floats(static_cast<int64_t>(n) * hidden);
-  // The sums outlive the blocks' own scopes: what is pushed later is taken here, before those scopes begin.
+  int64_t *experts = batch.experts, *selected = batch.selected;
+  float *x = scratch.floats(size), *y = scratch.floats(size);
   Stream stream(n, hidden, model.eps, scratch);
   float* embedded = stream.push();
-  for (int r = 0; r < n; ++r) std::copy_n(model.embed + tokens[r] * hidden, hidden, embedded + static_cast<int64_t>(r) * hidden);
+  for (int r = 0; r < n; ++r)
+    std::copy_n(model.embed + batch.tokens[r] * hidden, hidden, embedded + static_cast<int64_t>(r) * hidden);
   for (int l = 0; l < model.layer_count; ++l) {
     const Layer& layer = model.layers[l];
     stream.read(layer.attention_mix, layer.attention_norm, x);
     if (layer.appends) stream.append();
     if (layer.kda) {
-      step(*layer.kda, memories[l], rows, n, hidden, model.eps, x, y, scratch);
+      step(*layer.kda, memories[l], batch.slots, n, hidden, model.eps, x, y, scratch);
     } else {
-      step(*layer.mla, memories[l], rows, lengths, n, hidden, sparse, model.eps, x, y, selected, selected_stride, scratch);
-      if (layer.mla->top_k) selected += layer.mla->top_k;
+      step(*layer.mla, memories[l], batch.slots, batch.positions, n, hidden, batch.sparse, model.eps, x, y, selected,
+           selected_stride, scratch);
+      selected += layer.mla->top_k;
     }
     stream.add(y);
     stream.read(layer.feed_forward_mix, layer.feed_forward_norm, x);
@@ -96,26 +118,38 @@ void decode(const Model& model, const Memory* memories, const int64_t* rows, con
     stream.add(y);
   }
   stream.read(model.mix, model.norm, x);
-  linear(model.head, n, x, hidden, logits, model.head.out);
+  head(model, batch, x, scratch);
+}
+
+// The first row at or after `row` that begins a slot: where threads may part.
+int slot_start(const int64_t* slots, int n, int row) {
+  while (row > 0 && row < n && slots[row] == slots[row - 1]) ++row;
+  return std::min(row, n);
 }
 
 }  // namespace
 }  // namespace k3rl
 
-// tokens, rows (slots) [n]; lengths by slot, not advanced here; logits [n, vocabulary], experts [n, moe_layers, chosen],
-// selected [n, sparse_layers, top_k].
-extern "C" void k3rl_decode(const k3rl::Model* model, const k3rl::Memory* memories, const int64_t* rows,
-                            const int64_t* lengths, const int64_t* tokens, int32_t n, int32_t sparse, int32_t threads,
-                            float* logits, int64_t* experts, int64_t* selected) {
+// tokens, slots and positions [n]; logits_at [wanted], ascending; logits [wanted, vocabulary], experts
+// [n, moe_layers, chosen], selected [n, sparse_layers, top_k].
+extern "C" void k3rl_decode(const k3rl::Model* model, const k3rl::Memory* memories, const int64_t* tokens,
+                            const int64_t* slots, const int64_t* positions, int32_t n, const int64_t* logits_at,
+                            int32_t wanted, int32_t sparse, int32_t threads, float* logits, int64_t* experts,
+                            int64_t* selected) {
   const int64_t expert_stride = static_cast<int64_t>(model->moe_layers) * model->chosen;
   const int64_t selected_stride = static_cast<int64_t>(model->sparse_layers) * model->top_k;
-  const int share = (n + threads - 1) / threads;
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
   for (int t = 0; t < threads; ++t) {
-    const int first = t * share, count = std::min(share, n - first);
-    if (count > 0)
-      k3rl::decode(*model, memories, rows + first, lengths, tokens + first, count, sparse,
-                   logits + static_cast<int64_t>(first) * model->head.out, experts + first * expert_stride,
-                   selected + first * selected_stride);
+    const int first = k3rl::slot_start(slots, n, static_cast<int64_t>(n) * t / threads);
+    const int last = k3rl::slot_start(slots, n, static_cast<int64_t>(n) * (t + 1) / threads);
+    if (first == last) continue;
+    const int64_t* from = std::lower_bound(logits_at, logits_at + wanted, first);
+    const int64_t* to = std::lower_bound(from, logits_at + wanted, last);
+    std::vector<int64_t> rows(from, to);
+    for (int64_t& row : rows) row -= first;
+    k3rl::decode(*model, memories,
+                 {tokens + first, slots + first, positions + first, last - first, rows.data(),
+                  static_cast<int>(rows.size()), sparse != 0, logits + (from - logits_at) * model->head.out,
+                  experts + first * expert_stride, selected + first * selected_stride});
   }
 }

@@ -113,7 +113,7 @@ inline MlaRows project(const Mla& m, int n, int hidden, const float* x, Scratch&
   return w;
 }
 
-// Write row r's latent and index key to position `length` of its slot, choose what to read, and read it.
+// Write row r's latent and index key to its position, after `length` others of its slot, choose what to read, and read.
 inline void read_past(const Mla& m, const MlaRows& w, int r, const Memory& memory, int64_t slot, int64_t length,
                       bool sparse, float eps, int64_t* selected, Scratch& scratch) {
   const Scratch::Mark mark(scratch);
@@ -144,14 +144,14 @@ inline void read_past(const Mla& m, const MlaRows& w, int r, const Memory& memor
   attend(m, w.absorbed + r * m.heads * entry, latents, positions, count, scratch.floats(count), mixed);
 }
 
-// x [n, hidden] of the slots `rows`, to y [n, hidden]; `selected` [n] rows of top_k, `stride` apart.
-inline void step(const Mla& m, const Memory& memory, const int64_t* rows, const int64_t* lengths, int n, int hidden,
+// x [n, hidden] of the tokens at `positions` of the slots `rows`, to y [n, hidden]; `selected` [n] rows of top_k, `stride` apart.
+inline void step(const Mla& m, const Memory& memory, const int64_t* rows, const int64_t* positions, int n, int hidden,
                  bool sparse, float eps, const float* x, float* y, int64_t* selected, int64_t stride,
                  Scratch& scratch) {
   const Scratch::Mark mark(scratch);
   const MlaRows w = project(m, n, hidden, x, scratch);
   for (int r = 0; r < n; ++r)
-    read_past(m, w, r, memory, rows[r], lengths[rows[r]], sparse, eps, selected + r * stride, scratch);
+    read_past(m, w, r, memory, rows[r], positions[r], sparse, eps, selected + r * stride, scratch);
   const int width = m.heads * m.value;
   for (int h = 0; h < m.heads; ++h)
     linear(m.w_uv[h], n, w.mixed + h * m.rank, m.heads * m.rank, w.outputs + h * m.value, width);

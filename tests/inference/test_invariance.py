@@ -67,9 +67,9 @@ def test_however_many_rows_are_computed(model, alone, place, monkeypatch):
     requests.insert(place, SCRIPT)
     computed, decode = set(), model.decode
 
-    def watched(tokens, cache, slots):
+    def watched(tokens, cache, slots, *, logits_at):
         computed.add(len(slots))
-        return decode(tokens, cache, slots)
+        return decode(tokens, cache, slots, logits_at=logits_at)
 
     monkeypatch.setattr(model, "decode", watched)
     logs, _ = drive(Engine(model, slots=40, max_context=160, rules=RULES, version=0), requests)

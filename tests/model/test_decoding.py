@@ -84,6 +84,27 @@ def test_a_row_is_bitwise_independent_of_its_batch_mates_and_of_its_slot(nano: M
         assert all(torch.equal(a, b) for a, b in zip(memories(its), memories(memory), strict=True))
 
 
+def test_several_tokens_of_a_slot_in_one_step_are_bitwise_the_same_as_one_by_one(nano: Model):
+    first, second = random_tokens(100, seed=1), random_tokens(90, seed=2)
+    slow, fast = (nano.new_cache(slots=3, max_context=128) for _ in range(2))
+    one_by_one = {
+        slot: [nano.decode(token[None], slow, torch.tensor([slot])) for token in tokens]
+        for slot, tokens in ((2, first), (0, second))
+    }
+    for begin, end in ((0, 1), (1, 40), (40, 90)):
+        count = end - begin
+        slots = torch.tensor([2] * count + [0] * count)
+        tokens = torch.cat((first[begin:end], second[begin:end]))
+        step = nano.decode(tokens, fast, slots, logits_at=torch.tensor([0, count - 1, count, 2 * count - 1]))
+        wanted = one_by_one[2][begin:end] + one_by_one[0][begin:end]
+        ends = (wanted[0], wanted[count - 1], wanted[count], wanted[-1])
+        assert torch.equal(step.logits, torch.cat([one.logits for one in ends]))
+        assert torch.equal(step.experts, torch.cat([one.experts for one in wanted]))
+        assert torch.equal(step.selected, torch.cat([one.selected for one in wanted]))
+    assert fast.length[:3].tolist() == [90, 0, 90]
+    assert all(torch.equal(a, b) for a, b in zip(memories(fast.snapshot(0)), memories(slow.snapshot(0)), strict=True))
+
+
 def test_inactive_slots_keep_their_memory_exactly(nano: Model):
     cache = nano.new_cache(slots=2, max_context=64)
     cache.load(0, nano.prefill(random_tokens(20))[0])
