@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import errno
 import logging
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from k3rl import __version__
@@ -28,9 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     parsed = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    stop = _Stop()
     try:
         run: Callable[[argparse.Namespace], None] = parsed.run
-        run(parsed)
+        with stop.on_termination():
+            run(parsed)
     except UserError as error:
         return _tell(error, 2)
     except K3rlError as error:
@@ -41,8 +45,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = error.filename or "what was being written"
         return _tell(f"no room on the disk for {where}; make some, the same command resumes", 1)
     except KeyboardInterrupt:
-        return _tell("interrupted; the same command resumes from the last checkpoint", 130)
+        what, status = ("terminated", 143) if stop.terminated else ("interrupted", 130)
+        return _tell(f"{what}; the same command resumes from the last checkpoint", status)
     return 0
+
+
+class _Stop:
+    """SIGTERM ends a command as Ctrl-C does: by the way out that releases everything."""
+
+    def __init__(self) -> None:
+        self.terminated = False
+
+    @contextmanager
+    def on_termination(self) -> Iterator[None]:
+        """While the block runs, the first SIGTERM raises KeyboardInterrupt in it and later ones are ignored."""
+        before = signal.signal(signal.SIGTERM, self._raise)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _raise(self, *_: object) -> None:
+        self.terminated = True
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt  # the one exception that Ray's waits let through
 
 
 def compose(overrides: Sequence[str]) -> Any:

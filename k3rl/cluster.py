@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,8 +65,11 @@ def _local(settings: RaySection) -> Iterator[None]:
 def _connect(address: str, **settings: Any) -> Any:
     import ray
 
+    terminated = signal.getsignal(signal.SIGTERM)
     try:
-        return ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True, **settings)
+        context = ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True, **settings)
+        signal.signal(signal.SIGTERM, terminated)  # Ray's own, which it has just put there, prints its inner state
+        return context
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = "this machine" if address == "local" else address
         raise InfrastructureError(f"Ray could not start or join at {where}: {' '.join(str(error).split())}") from error

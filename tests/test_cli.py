@@ -1,6 +1,7 @@
 """The command line: exit statuses, one line on standard error, and a help that loads nothing heavy."""
 
 import errno
+import signal
 import subprocess
 import sys
 
@@ -57,6 +58,20 @@ def test_failures_of_known_cause_end_in_one_line(error, status, text, capsys, mo
     assert cli.main(["train"]) == status
     (line,) = lines(capsys)
     assert line.startswith(text)
+
+
+def test_termination_is_told_as_such_and_handled_once(capsys, monkeypatch):
+    def terminated(config):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)  # on the way out, where it must not cut the clean-up short
+
+    monkeypatch.setattr(jobs, "train", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["train"]) == 143
+    assert lines(capsys) == ["k3rl: terminated; the same command resumes from the last checkpoint"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_bug_is_not_hidden(monkeypatch):

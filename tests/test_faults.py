@@ -47,6 +47,23 @@ def test_killed_three_times_and_still_the_same_run(undisturbed, tiny_model, tmp_
     wait_until(lambda: not processes(run_dir), "every process of the finished run is gone")
 
 
+def test_stopped_by_signals_it_says_so_in_one_line_and_goes_on(undisturbed, tiny_model, tmp_path):
+    run_dir = tmp_path / "stopped"
+    run_dir.mkdir()
+    arguments = overrides(tiny_model, run_dir, "train.checkpoint_every=1", "train.evaluate=false")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and theirs, ignore it
+    for steps, number, status, text in ((1, signal.SIGINT, 130, "interrupted"), (3, signal.SIGTERM, 143, "terminated")):
+        process = start(arguments, run_dir)
+        wait_until(lambda n=steps: f"step-{n:06d}" in checkpoints(run_dir), f"checkpoint {steps}", 200)
+        process.send_signal(number)
+        found, _, err = finish(process)
+        assert (found, err) == (status, f"k3rl: {text}; the same command resumes from the last checkpoint\n")
+        wait_until(lambda: not processes(run_dir), "every process of the stopped run is gone")
+    status, _, err = train(arguments, run_dir)
+    assert status == 0, err
+    assert metrics(run_dir) == metrics(undisturbed)
+
+
 def test_killed_actors_are_replaced_or_told_and_change_nothing(undisturbed, tiny_model, tmp_path):
     run_dir = tmp_path / "workers"
     run_dir.mkdir()
