@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from k3rl.cluster import cluster
-from k3rl.config import Config
+from k3rl.config import Config, RaySection
 from k3rl.errors import ConfigError
 from k3rl.evaluation.evaluate import evaluate, evaluation_specs
 from k3rl.evaluation.picture import curves, draw
@@ -24,7 +24,7 @@ from k3rl.learner.group import LearnerGroup, Stage
 from k3rl.model_folder import model_config, model_folder, model_name, tokenizer_folder
 from k3rl.observability.histogram import merged, quantile
 from k3rl.observability.metrics import read_metrics
-from k3rl.observability.progress import Bar
+from k3rl.observability.progress import Bar, waiting
 from k3rl.orchestrator import Job
 from k3rl.rollout.pool import RolloutPool
 from k3rl.run_folder import RunFolder, write_atomically
@@ -41,12 +41,13 @@ def train(config: Config) -> dict[str, Any] | None:
             console.print(f"{folder.path} is finished; a larger train.steps continues it, another run_dir starts anew")
             return folder.read_json("summary.json")
         began = time.monotonic()
-        with cluster(config.ray), rollout_pool(config, base) as pool:
+        with running_cluster(config.ray), rollout_pool(config, base) as pool:
             learner = LearnerGroup(config, base, rl_stage(config))
             job = Job(config, folder, pool, learner)
             job.seconds["start"] += time.monotonic() - began
             job.run()
-            learner.export(folder.path / "model")
+            with waiting("exporting the model"):
+                learner.export(folder.path / "model")
             learner.close()
             seconds = dict(job.seconds)
         result = report(config, folder, seconds, console) if config.train.evaluate else None
@@ -74,6 +75,15 @@ def rl_stage(config: Config) -> Stage:
         steps=config.train.steps,
         expert_rate=config.learner.expert_rate,
     )
+
+
+@contextmanager
+def running_cluster(settings: RaySection) -> Iterator[None]:
+    """`cluster`, with a word while it starts."""
+    with ExitStack() as stack:
+        with waiting("starting Ray"):
+            stack.enter_context(cluster(settings))
+        yield
 
 
 @contextmanager
@@ -147,7 +157,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     name = "-".join(["eval", *map(model_name, models)])
     output = Path(config.evaluation.output or Path(config.run_dir).with_name(name))
     console = Console()
-    with cluster(config.ray):
+    with running_cluster(config.ray):
         results = [
             evaluate_folder(config, model, output / file)
             for model, file in zip(models, ("results.jsonl", "compared.jsonl"), strict=False)
@@ -163,7 +173,8 @@ def evaluate_folder(config: Config, model: Path, output: Path) -> list[TaskResul
     """Play the configured evaluation with one model folder; results go to `output` and are returned."""
     with rollout_pool(config, model) as pool:
         learner = LearnerGroup(config, model, rl_stage(config))
-        pool.publish(learner.publication(version=0))
+        with waiting("verifying the weights in the engines"):
+            pool.publish(learner.publication(version=0))
         learner.close()
         specs = evaluation_specs(config.evaluation, pool.levels)
         with Bar(f"evaluation of {model.name}", len(specs)) as bar:

@@ -6,6 +6,7 @@ Everything that decides what comes next is in `JobState`, and a checkpoint holds
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from k3rl.evaluation.results import read_results, write_results
 from k3rl.learner.checkpoint import verify
 from k3rl.learner.group import LearnerGroup
 from k3rl.observability.metrics import MetricsLog
-from k3rl.observability.progress import Bar
+from k3rl.observability.progress import Bar, waiting
 from k3rl.observability.tracker import Tracker
 from k3rl.observability.trajectories import truncate_trajectories
 from k3rl.rollout.curriculum import Curriculum, CurriculumState, from_json, to_json
@@ -88,17 +89,19 @@ class Job:
 
     def run(self) -> None:
         """From wherever the run stands to its end."""
-        self.publish()
+        with waiting("verifying the weights in the engines"):
+            self.publish()
         if self.config.train.evaluate and self.state.step == 0:
             self.evaluate("before")
         if not self.finished():  # what an earlier end of this run left is about to be out of date
             for name in ("evaluation/after.jsonl", "done.json"):
                 (self.folder.path / name).unlink(missing_ok=True)
-        with Bar("training", self.config.train.steps) as bar:
-            bar.advance(self.state.step)
+        limit = self.config.train.seconds
+        with Bar("training", self.expected_steps(), done=self.state.step) as bar:
             while not self.finished():
                 metrics = self.train_step()
-                bar.advance(note=f"success {metrics['success']:.0%}")
+                clock = f", {self.training_seconds():.0f} of {limit:g} s" if limit else ""
+                bar.advance(note=f"success {metrics['success']:.0%}{clock}", total=self.expected_steps())
         self.checkpoint()
         self.tracker.finish()
         if self.config.train.evaluate:
@@ -107,8 +110,18 @@ class Job:
     def finished(self) -> bool:
         """Out of steps, or of the time that training may take."""
         limit = self.config.train.seconds
-        spent = sum(self.seconds[phase] for phase in ("rollout", "learn", "publish", "checkpoint"))
-        return self.state.step >= self.config.train.steps or (limit > 0 and spent >= limit)
+        return self.state.step >= self.config.train.steps or (limit > 0 and self.training_seconds() >= limit)
+
+    def training_seconds(self) -> float:
+        """What counts towards `train.seconds`."""
+        return sum(self.seconds[phase] for phase in ("rollout", "learn", "publish", "checkpoint"))
+
+    def expected_steps(self) -> int | None:
+        """How many steps the run will have at its end, if steps go on to take as long; None before the first."""
+        limit, spent, step = self.config.train.seconds, self.training_seconds(), self.state.step
+        if not limit:
+            return self.config.train.steps
+        return min(self.config.train.steps, max(step, math.ceil(step * limit / spent))) if step else None
 
     def train_step(self) -> dict[str, Any]:
         """One optimizer step on fresh groups, its publication, and a checkpoint where one is due."""

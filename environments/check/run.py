@@ -26,7 +26,7 @@ from k3rl.types import Message, Task
 SEED = 7_000_000  # far from what training uses
 CPU_LIMIT = 0.1  # seconds per episode
 Progress = Callable[[str, int, int], None]
-"""Told the check's name, how much of it is done, and of how much."""
+"""Told the check's name, how much of it is done, and of how much; 0 of 1 as a check begins that is not counted."""
 Policy = Callable[[Task], Awaitable[float]]
 """Plays a task once and gives its reward: the weak policy of the level curve."""
 Tokens = Callable[[Task, Sequence[tuple[Message, StepResult]]], int]
@@ -46,6 +46,7 @@ async def run_check(
     before = set(descendants())
     few = max(8, seeds // 4)
     try:
+        progress("start", 0, 1)
         rows.append(await _start(domain))
         speed, episodes = await _oracle(domain, seeds, progress)
         rows += [_solved(episodes), speed]
@@ -54,11 +55,15 @@ async def run_check(
         rows.append(await _determinism(domain, few, progress))
         rows += [_host(episodes), _leaks(domain, episodes)]
         rows += await level_rows(domain, episodes, policy, tokens, few, progress)
+        progress("isolation", 0, 1)
         rows.append(await _probes(domain))
+        progress("after a kill", 0, 1)
         rows.append(await _killed(domain, before))
+        progress("after a cancelled step", 0, 1)
         rows.append(await _cancelled(domain))
     finally:
         await domain.close()
+    progress("after close", 0, 1)
     rows.append(await _nothing_left(before))
     return rows
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from k3rl.chat import XtmlRenderer, load_tokenizer
@@ -18,6 +18,7 @@ from k3rl.environment import Domain, StepResult
 from k3rl.environments.check import Row, run_check
 from k3rl.errors import InfrastructureError, UserError
 from k3rl.model_folder import model_folder, tokenizer_folder
+from k3rl.observability.progress import Bar
 from k3rl.rollout.episode import EpisodeLimits, run_episode
 from k3rl.rollout.group import GroupSpec
 from k3rl.types import Message, Task, Tier
@@ -53,17 +54,26 @@ def check_domain(name: str, *, seeds: int, model: str, as_json: bool) -> bool:
     def tokens(task: Task, steps: Sequence[tuple[Message, StepResult]]) -> int:
         return _length(renderer, task, steps)
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bars: dict[str, int] = {}
-
-        def tick(what: str, done: int, total: int) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what, total=total)
-            progress.update(bars[what], completed=done)  # type: ignore[arg-type]
-
+    with _bars() as tick:
         rows = asyncio.run(run_check(domain, seeds, policy, tokens=tokens, progress=tick))
     _print(name, rows, as_json)
     return all(row.ok for row in rows)
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for one check after another: call it with the check's name, how much is done, and of how much."""
+    with ExitStack() as open_bar:
+        now: list[tuple[str, Bar]] = []
+
+        def tick(what: str, done: int, total: int) -> None:
+            if not now or now[-1][0] != what:
+                open_bar.close()
+                now.append((what, open_bar.enter_context(Bar(what, total))))
+            bar = now[-1][1]
+            bar.advance(done - bar.done)
+
+        yield tick
 
 
 def _weak_policy(domain: Domain, folder: Path, renderer: XtmlRenderer) -> Callable[[Task], Awaitable[float]]:

@@ -16,6 +16,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from k3rl.config import Config
 from k3rl.errors import DeadlineError, InfrastructureError, K3rlError
 from k3rl.learner.stage import Stage
+from k3rl.observability.progress import waiting
 from k3rl.types import Sample, Scored
 
 __all__ = ["LearnerGroup", "LearnerRank", "Stage"]
@@ -111,7 +112,8 @@ class LearnerGroup:
         env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **KEEP_MEMORY}
         actor = ray.remote(LearnerRank).options(num_cpus=0, runtime_env={"env_vars": env})
         self._ranks = [actor.remote(config, str(model_folder), stage, rank) for rank in range(config.learner.ranks)]
-        self._all("start", self._wait([self._ranks[0].address.remote()], "start")[0])
+        with waiting("loading the model for the learner"):
+            self._all("start", self._wait([self._ranks[0].address.remote()], "start")[0])
 
     def train(self, groups: Sequence[Any], advantages: Sequence[Sequence[float]], *, step: int) -> dict[str, Any]:
         """Optimizer step number `step` (from 0) on trajectories; metrics of the whole step."""

@@ -18,6 +18,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from k3rl.config import RolloutSection
 from k3rl.errors import DeadlineError, InfrastructureError, PolicyLostError
+from k3rl.observability.progress import waiting
 from k3rl.rollout.episode import EpisodeLimits
 from k3rl.rollout.episode_worker import EpisodeWorker
 from k3rl.rollout.group import EpisodeSummary, GroupSpec
@@ -71,7 +72,8 @@ class RolloutPool:
         starting = [worker.actor.start.remote() for worker in self.episode_workers]
         starting += [worker.start.remote() for worker in self.policy_workers]
         self.levels: dict[str, int]
-        self.levels, *_ = self.wait(starting, "start")
+        with waiting("starting rollout workers"):
+            self.levels, *_ = self.wait(starting, "start")
 
     def _episode_worker(self) -> _EpisodeActor:
         limits = EpisodeLimits(

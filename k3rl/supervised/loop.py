@@ -12,13 +12,12 @@ from pathlib import Path
 from rich.console import Console
 
 from k3rl.chat import XtmlRenderer, load_tokenizer
-from k3rl.cluster import cluster
 from k3rl.config import Config, StageSection
 from k3rl.errors import UserError
 from k3rl.evaluation.report import evaluation
 from k3rl.evaluation.results import read_results
 from k3rl.evaluation.tables import show
-from k3rl.jobs import evaluate_folder, rollout_pool
+from k3rl.jobs import evaluate_folder, rollout_pool, running_cluster
 from k3rl.learner.checkpoint import verify
 from k3rl.learner.group import LearnerGroup, Stage
 from k3rl.model_folder import model_folder
@@ -35,7 +34,7 @@ def run(config: Config) -> None:
     """All stages, from wherever the run folder stands; then export and evaluation."""
     if not config.sft.stages:
         raise UserError("sft.stages is empty: choose an experiment that has stages, e.g. experiment=nano_base")
-    with RunFolder(config.run_dir) as folder, cluster(config.ray):
+    with RunFolder(config.run_dir) as folder, running_cluster(config.ray):
         folder.store_config(config)
         if any(stage.source == "solutions" for stage in config.sft.stages):
             with rollout_pool(config, None) as pool:
@@ -81,8 +80,7 @@ class _Stages:
         stage = self.config.sft.stages[place]
         batches = stage_batches(self.config, stage, self.renderer, self.folder.path / "demonstrations")
         done = sum(s.steps for s in self.config.sft.stages[:place])
-        with Bar(stage.name, stage.steps) as bar:
-            bar.advance(start)
+        with Bar(stage.name, stage.steps, done=start) as bar:
             for step in range(start, stage.steps):
                 began = time.monotonic()
                 samples = batches(step)
