@@ -130,7 +130,7 @@ class StageSection:
 
     name: str = "solutions"
     source: str = "solutions"  # copy | format | solutions | folder
-    path: str = ""  # with source=folder: a datasets folder, JSON lines or Parquet with `messages`
+    path: str = ""  # with source=folder: a datasets folder, JSON lines or Parquet with `messages`, a run's trajectories
     steps: int = 1000
     batch_tokens: int = 4096
     learning_rate: float = 4e-3
@@ -205,6 +205,11 @@ def check(config: Config) -> None:
         _choice(f"sft stage {stage.name}: source", stage.source, ("copy", "format", "solutions", "folder"))
         _choice(f"sft stage {stage.name}: train", stage.train, ("model", "indexer"))
         _choice(f"sft stage {stage.name}: schedule", stage.schedule, ("constant", "cosine"))
+    if config.algorithm.divide_by_std and config.algorithm.domain_scaling:
+        raise ConfigError(
+            "algorithm.divide_by_std and algorithm.domain_scaling normalise the same thing twice: set one to false "
+            "(domain_scaling keeps the size of a group's signal and equalises domains)"
+        )
     _check_counts(config)
     _check_batches(config)
     if not 0 < config.rollout.fault_limit <= 1:

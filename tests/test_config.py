@@ -60,6 +60,7 @@ REFUSED = {
     "evaluation.heldout_tasks=-1": "evaluation.heldout_tasks=-1: must be at least 0",
     "+rollout.thinking.huge=9": "a tier of rollout.thinking='huge': choose one of low, high, max",
     "rollout.max_context=1": "rollout.max_context=1: must be at least 2",
+    "algorithm.divide_by_std=true": "algorithm.domain_scaling normalise the same thing twice: set one",
     "rollout.fault_limit=0": "rollout.fault_limit=0: a share above 0, at most 1",
     "rollout.environment_seconds=0": "rollout.environment_seconds=0: must be above 0",
     "rollout.deadline_seconds=720": "4 attempts (1 + rollout.retries) x (120 s for a turn or call that hangs + 60 s",
@@ -80,6 +81,12 @@ def test_what_cannot_be_run_is_refused_in_one_line(override):
         compose([override])
     assert REFUSED[override] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_either_normalisation_of_advantages_is_accepted():
+    for divide in (True, False):
+        config = compose([f"algorithm.divide_by_std={divide}", f"algorithm.domain_scaling={not divide}"])
+        assert config.algorithm.divide_by_std is divide
 
 
 def test_an_impossible_split_prints_its_arithmetic():
