@@ -100,6 +100,10 @@ class StoredTrajectory:
     seconds: float
 
     @property
+    def success(self) -> bool:
+        return self.score is not None and self.score.reward >= 1.0
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """The whole conversation in order."""
         return (*self.prompt, *(m for turn in self.turns for m in (turn.message, *turn.observation)))
@@ -154,6 +158,19 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             return file.read(columns=None if columns is None else list(columns))
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{path}: cannot be read as Parquet ({error}); was it cut short?") from error
+
+
+def trajectory_files(path: Path) -> list[Path]:
+    """The trajectory files at `path`: itself, or a folder's `step-*.parquet` in order. Empty for other data."""
+    files = [file for _, file in step_files(path)] if path.is_dir() else [path] if path.suffix == ".parquet" else []
+    return files if files and _VERSION_KEY in _metadata(files[0]) else []
+
+
+def _metadata(file: Path) -> Mapping[bytes, bytes]:
+    try:
+        return pq.read_schema(file).metadata or {}
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{file}: cannot be read as Parquet ({error}); was it cut short?") from error
 
 
 def step_files(folder: Path) -> Iterator[tuple[int, Path]]:
