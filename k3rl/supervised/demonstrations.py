@@ -40,6 +40,12 @@ def demonstration_specs(levels: dict[str, int], count: int, seed: int) -> list[G
     ]
 
 
+def missing_shards(folder: Path, episodes: int) -> list[int]:
+    """Numbers of the shards of `episodes` demonstrations, over all domains, that are not in `folder`."""
+    there = {number for number, _ in step_files(folder)} if folder.is_dir() else set()
+    return [number for number in range(-(-episodes // SHARD)) if number not in there]
+
+
 def generate(pool: RolloutPool, folder: Path, count: int, seed: int) -> None:
     """Play what is not in `folder` yet, shard by shard; a killed run goes on at the first missing shard.
 
@@ -47,11 +53,11 @@ def generate(pool: RolloutPool, folder: Path, count: int, seed: int) -> None:
     """
     specs = demonstration_specs(pool.levels, count, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    there = {number for number, _ in step_files(folder)}
+    missing = missing_shards(folder, len(specs))
     shards = [specs[start : start + SHARD] for start in range(0, len(specs), SHARD)]
     with Bar("demonstrations", len(specs)) as bar:
         for number, shard in enumerate(shards):
-            if number in there:
+            if number not in missing:
                 bar.advance(len(shard))
                 continue
             groups = pool.run(shard, lambda group: bar.advance())
@@ -66,8 +72,7 @@ def generate(pool: RolloutPool, folder: Path, count: int, seed: int) -> None:
 
 def load_demonstrations(folder: Path) -> list[StoredTrajectory]:
     """Every full success in the folder, in order."""
-    stored = [row for _, file in step_files(folder) for row in read_trajectories(file)]
-    return [row for row in stored if row.score is not None and row.score.reward >= 1.0]
+    return [row for _, file in step_files(folder) for row in read_trajectories(file) if row.success]
 
 
 def to_samples(stored: Sequence[StoredTrajectory], renderer: XtmlRenderer, prompt_weight: float) -> list[Sample]:

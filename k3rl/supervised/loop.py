@@ -25,7 +25,7 @@ from k3rl.observability.metrics import MetricsLog
 from k3rl.observability.progress import Bar
 from k3rl.run_folder import RunFolder
 from k3rl.supervised.data import stage_batches
-from k3rl.supervised.demonstrations import generate
+from k3rl.supervised.demonstrations import generate, missing_shards
 from k3rl.supervised.start import initial_model
 from k3rl.types import Json
 
@@ -37,8 +37,7 @@ def run(config: Config) -> None:
     with RunFolder(config.run_dir) as folder, running_cluster(config.ray):
         folder.store_config(config)
         if any(stage.source == "solutions" for stage in config.sft.stages):
-            with rollout_pool(config, None) as pool:
-                generate(pool, folder.path / "demonstrations", config.sft.demonstrations, config.seed)
+            demonstrate(config, folder.path / "demonstrations")
         start = (
             initial_model(config, folder.path / "initial") if config.model.preset else model_folder(config.model.path)
         )
@@ -49,6 +48,15 @@ def run(config: Config) -> None:
             result = evaluation(results)
             folder.store_json("summary.json", result)
             show(result, Console())
+
+
+def demonstrate(config: Config, folder: Path) -> None:
+    """Have the demonstrations; sandboxes are only started if some are missing."""
+    count = config.sft.demonstrations
+    if not missing_shards(folder, count * len(config.environment)):
+        return
+    with rollout_pool(config, None) as pool:
+        generate(pool, folder, count, config.seed)
 
 
 class _Stages:
@@ -131,6 +139,7 @@ def learner_stage(config: Config, stage: StageSection) -> Stage:
         sparse=stage.sparse,
         quantize=stage.quantize,
         balance_rate=config.sft.balance_rate,
+        expert_rate=config.learner.expert_rate,
     )
 
 

@@ -1,13 +1,21 @@
 """Demonstrations: played once, kept by shard, resumed at the first missing one, right or refused."""
 
+from dataclasses import replace
+
 import pytest
 
-from k3rl.config import RolloutSection
+from k3rl.config import Config, RolloutSection, StageSection, SupervisedSection
 from k3rl.errors import EnvironmentFault
 from k3rl.model_folder import tokenizer_folder
 from k3rl.rollout.pool import RolloutPool
-from k3rl.supervised import demonstrations
-from k3rl.supervised.demonstrations import demonstration_specs, generate, load_demonstrations, to_samples
+from k3rl.supervised import demonstrations, loop
+from k3rl.supervised.demonstrations import (
+    demonstration_specs,
+    generate,
+    load_demonstrations,
+    missing_shards,
+    to_samples,
+)
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -59,6 +67,30 @@ def test_a_killed_generation_goes_on_at_the_first_missing_shard(make_pool, tmp_p
     assert (now[0], now[2]) == (kept[0], kept[2])
     again = to_samples(load_demonstrations(tmp_path), renderer, prompt_weight=0.0)
     assert [(s.key, s.tokens.tolist()) for s in again] == [(s.key, s.tokens.tolist()) for s in samples]
+
+
+def test_no_sandbox_is_started_for_demonstrations_that_are_all_there(make_pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(demonstrations, "SHARD", 4)
+    config = Config(environment={"echo": {}}, sft=SupervisedSection(demonstrations=10))
+    generate(make_pool(), tmp_path, 10, seed=0)
+
+    def started(config, model):
+        raise AssertionError("a pool was started")
+
+    monkeypatch.setattr(loop, "rollout_pool", started)
+    loop.demonstrate(config, tmp_path)
+    assert missing_shards(tmp_path, 10) == []
+    assert missing_shards(tmp_path / "nowhere", 8) == [0, 1]
+    (tmp_path / "step-000001.parquet").unlink()
+    assert missing_shards(tmp_path, 10) == [1]
+    with pytest.raises(AssertionError, match="a pool was started"):
+        loop.demonstrate(config, tmp_path)
+
+
+def test_a_stage_s_learner_takes_the_learner_s_settings():
+    learner = replace(Config().learner, expert_rate=3.0, warmup_steps=7)
+    stage = loop.learner_stage(Config(learner=learner), StageSection(steps=5, learning_rate=1e-3))
+    assert (stage.expert_rate, stage.warmup, stage.learning_rate, stage.objective) == (3.0, 4, 1e-3, "sft")
 
 
 def test_a_reference_solution_that_fails_is_refused(make_pool, tmp_path):
