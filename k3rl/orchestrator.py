@@ -20,6 +20,7 @@ from k3rl.evaluation.evaluate import evaluate, evaluation_specs
 from k3rl.evaluation.results import read_results, write_results
 from k3rl.learner.checkpoint import verify
 from k3rl.learner.group import LearnerGroup
+from k3rl.observability.alarms import StillExperts
 from k3rl.observability.metrics import MetricsLog
 from k3rl.observability.progress import Bar, waiting
 from k3rl.observability.tracker import Tracker
@@ -86,6 +87,7 @@ class Job:
             config=asdict(config),
         )
         self._recording: Recording | None = None  # trajectories being written
+        self._alarm = StillExperts()
 
     def run(self) -> None:
         """From wherever the run stands to its end."""
@@ -140,6 +142,7 @@ class Job:
         advantages, scale = self.advantages(groups)
         with self.timed("learn"):
             learned = self.learner.train([g.trajectories for g in groups], advantages, step=step - 1)
+        self._alarm.look(learned, f"step {step}")
         self.state = replace(
             self.state, step=step, curriculum=self.curriculum.update(curriculum, episodes), scale=scale
         )

@@ -177,6 +177,9 @@ def _leaks(domain: Domain, episodes: list[Episode]) -> Row:
         prompt = "\n".join(message.content for message in task.messages)
         told += [f"{task.id} says {s!r}" for s in unsaid(task) if re.search(rf"(?<!\w){re.escape(s)}(?!\w)", prompt)]
     count = sum(len(secrets(episode.task)) + len(unsaid(episode.task)) for episode in episodes)
+    if not count:
+        value = f"nothing examined: secrets(task) and unsaid(task) name no text in {len(episodes)} tasks"
+        return Row(name="leaks", value=value, ok=False)
     return Row(name="leaks", value=failures(told, count, "secrets kept"), ok=not told)
 
 

@@ -21,6 +21,7 @@ from k3rl.jobs import evaluate_folder, rollout_pool, running_cluster
 from k3rl.learner.checkpoint import verify
 from k3rl.learner.group import LearnerGroup, Stage
 from k3rl.model_folder import model_folder
+from k3rl.observability.alarms import StillExperts
 from k3rl.observability.metrics import MetricsLog
 from k3rl.observability.progress import Bar
 from k3rl.run_folder import RunFolder
@@ -88,11 +89,14 @@ class _Stages:
         stage = self.config.sft.stages[place]
         batches = stage_batches(self.config, stage, self.renderer, self.folder.path / "demonstrations")
         done = sum(s.steps for s in self.config.sft.stages[:place])
+        alarm = StillExperts()
         with Bar(stage.name, stage.steps, done=start) as bar:
             for step in range(start, stage.steps):
                 began = time.monotonic()
                 samples = batches(step)
                 metrics = learner.train_samples(samples, step=step)
+                if stage.train == "model":  # the indexer is trained alone: experts stand still then
+                    alarm.look(metrics, f"stage {stage.name}, step {step + 1}")
                 tokens = sum(len(sample.tokens) for sample in samples)
                 seconds = time.monotonic() - began
                 clock = {"time/step": seconds, "time/tokens_per_second": tokens / seconds}

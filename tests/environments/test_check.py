@@ -115,6 +115,11 @@ class Leaking(Sound):
         return f"at {reached}, the grader's key"
 
 
+class Secretless(Sound):
+    def secrets(self, task: Task) -> list[str]:
+        return []
+
+
 class Falling(Sound):
     def solve(self, task: Task, variant: int = 0) -> Solution:
         return self.count(*[0] * (6 - 2 * task.level), *range(1, task.level + 1))
@@ -142,6 +147,7 @@ async def broken_rows(domain: Sound) -> set[str]:
         (Moody(), {"determinism"}),
         (Talkative(), {"host unseen"}),
         (Leaking(), {"leaks"}),
+        (Secretless(), {"leaks"}),
         (Falling(), {"level 2", "level 3"}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Sound) else "",
