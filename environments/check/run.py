@@ -178,7 +178,8 @@ def _leaks(domain: Domain, episodes: list[Episode]) -> Row:
         told += [f"{task.id} says {s!r}" for s in unsaid(task) if re.search(rf"(?<!\w){re.escape(s)}(?!\w)", prompt)]
     count = sum(len(secrets(episode.task)) + len(unsaid(episode.task)) for episode in episodes)
     if not count:
-        value = f"nothing examined: secrets(task) and unsaid(task) name no text in {len(episodes)} tasks; raise seeds, or name some"
+        where = f"secrets(task) and unsaid(task) name no text in {len(episodes)} tasks"
+        value = f"nothing examined: {where}; raise seeds, or name some"
         return Row(name="leaks", value=value, ok=False)
     return Row(name="leaks", value=failures(told, count, "secrets kept"), ok=not told)
 
