@@ -51,6 +51,11 @@ class AsyncEngine:
         self._thread = threading.Thread(target=self._main, name="k3rl-engine", daemon=True)
         self._thread.start()
 
+    @property
+    def failure(self) -> str:
+        """What ended the engine's thread, or nothing: it will never sample again."""
+        return "" if self._failure is None else str(self._gone())
+
     def __enter__(self) -> AsyncEngine:
         return self
 

@@ -29,14 +29,6 @@ class _Live:
     session: AsyncSession
 
 
-class _WatchedEngine(AsyncEngine):
-    """An engine that tells what error ended its thread."""
-
-    @property
-    def failure(self) -> str:
-        return "" if self._failure is None else str(self._gone())
-
-
 class PolicyWorker:
     """Made a Ray actor by the pool, which calls `start`. Weights come by `publish`, never from disk.
 
@@ -57,7 +49,7 @@ class PolicyWorker:
         renderer = XtmlRenderer(load_tokenizer(self._tokenizer))
         rules = TurnRules(stop=renderer.stop_token, close_thinking=tuple(renderer.close_thinking))
         engine = Engine(Model(self._model_config), slots=rollout.slots, max_context=rollout.max_context, rules=rules)
-        self._engine = _WatchedEngine(engine, wait_seconds=rollout.deadline_seconds)
+        self._engine = AsyncEngine(engine, wait_seconds=rollout.deadline_seconds)
 
     async def check(self) -> None:
         """Raises PolicyLostError once the engine has failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from k3rl.supervised.conversations import folder_samples
 from k3rl.supervised.copying import copy_sample, format_sample
 from k3rl.supervised.demonstrations import load_demonstrations, to_samples
 from k3rl.types import Sample
+
+log = logging.getLogger(__name__)
 
 Batches: TypeAlias = Callable[[int], list[Sample]]
 """Step (from 0) to the samples of that optimizer step."""
@@ -38,6 +41,14 @@ def stage_batches(config: Config, stage: StageSection, renderer: XtmlRenderer, d
     if not kept:
         raise UserError(
             f"stage {stage.name}: no example of {len(samples)} fits rollout.max_context={limit} tokens; raise it"
+        )
+    if len(kept) < len(samples):
+        log.warning(
+            "stage %s: %d of %d examples are longer than rollout.max_context=%d tokens and left out",
+            stage.name,
+            len(samples) - len(kept),
+            len(samples),
+            limit,
         )
     return epoch_batches(kept, stage, seed, config.sft.shares)
 

@@ -164,6 +164,10 @@ async def test_trees_have_modes_and_links_and_follow_none(box: Sandbox) -> None:
     assert tree.entries["a"].mode == 0
     assert not tree.complete
     assert tree.files == {"d/e": b"2", "d/f": b"2"}
+    await box.bash("chmod 644 d")  # may be listed and not entered
+    tree = await box.tree()
+    assert {tree.entries[path].kind for path in ("d/e", "d/f", "d/root")} == {"unread"}
+    assert not tree.complete
 
 
 async def test_trees_are_bounded(box: Sandbox) -> None:

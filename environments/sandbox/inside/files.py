@@ -60,7 +60,12 @@ def tree(top: str, limit_bytes: int, limit_entries: int) -> tuple[dict[str, Any]
             if len(entries) >= limit_entries:
                 return {"entries": entries, "complete": False}, bytes(blob)
             path = f"{base}{name}"
-            info = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+            try:
+                info = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+            except PermissionError:  # the folder may be listed and not entered (mode 0644)
+                entries.append([path, "unread", 0, 0])
+                complete = False
+                continue
             mode = stat.S_IMODE(info.st_mode)
             if stat.S_ISDIR(info.st_mode):
                 entries.append([path, "folder", mode, 0])
