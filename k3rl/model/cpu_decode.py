@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from k3rl.model.decode import Cache
 
 NO_LINEAR = structs.Linear(None, 0, 0)
+KEY_TILE = 16  # positions whose index keys stand together (mla.h)
 MAX_SOURCES = 64  # of an attention residual (decode.cpp)
 
 
@@ -219,6 +220,18 @@ class CpuDecoder:
     def _pointer(self, made: Any) -> int:
         self._keep.append(made)
         return ctypes.addressof(made)
+
+
+def to_tiles(keys: Tensor) -> Tensor:
+    """Index keys [T, d] as the step reads them: 16 positions at a time transposed, [T rounded up to 16, d]."""
+    padded = nn.functional.pad(keys, (0, 0, 0, -len(keys) % KEY_TILE))
+    return padded.unflatten(0, (-1, KEY_TILE)).mT.reshape(padded.shape)
+
+
+def from_tiles(tiles: Tensor, length: int) -> Tensor:
+    """The first `length` keys [length, d], a copy, of tiles [T, d]."""
+    whole = tiles[: -(-length // KEY_TILE) * KEY_TILE]
+    return whole.view(-1, tiles.shape[1], KEY_TILE).mT.flatten(0, 1)[:length].clone()
 
 
 def memories(layers: list[KdaMemory | MlaMemory]) -> Any:

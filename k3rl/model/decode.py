@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from k3rl.errors import UserError
-from k3rl.model.cpu_decode import CpuDecoder, cpu_decoder, memories
+from k3rl.model.cpu_decode import CpuDecoder, cpu_decoder, from_tiles, memories, to_tiles
 from k3rl.model.kda import Kda, KdaMemory
 from k3rl.model.layout import Layout
 from k3rl.model.mla import Mla, MlaMemory
@@ -54,13 +54,15 @@ class Step:
 class Cache:
     """The memory of `slots` sequences of up to `max_context` tokens; `length` int64 tokens held per slot.
 
-    Tensors have `rows` >= slots rows; the ones beyond `slots` are never active.
+    Tensors have `rows` >= slots rows; the ones beyond `slots` are never active. `tiled`: index keys lie as the C++ step
+    reads them.
     """
 
-    def __init__(self, model: Transformer, *, slots: int, max_context: int) -> None:
+    def __init__(self, model: Transformer, *, slots: int, max_context: int, tiled: bool) -> None:
         if slots < 1 or max_context < 1:
             raise UserError(f"a cache needs at least one slot and one position: got {slots} and {max_context}")
         config, weight = model.config, model.embed
+        self.tiled = tiled
         self.slots, self.max_context = slots, -(-max_context // HORIZON) * HORIZON
         self.rows = rows = -(-slots // ROWS) * ROWS
         self.length = torch.zeros(rows, dtype=torch.int64, device=weight.device)
@@ -95,8 +97,9 @@ class Cache:
                 mine.state[slot], mine.inputs[slot] = its.state, its.inputs
             elif isinstance(mine, MlaMemory) and isinstance(its, MlaMemory):
                 mine.latents[slot, : snapshot.length] = its.latents
-                if mine.index_keys is not None:
-                    mine.index_keys[slot, : snapshot.length] = its.index_keys
+                if mine.index_keys is not None and its.index_keys is not None:
+                    keys = to_tiles(its.index_keys) if self.tiled else its.index_keys
+                    mine.index_keys[slot, : len(keys)] = keys
         self.length[slot] = snapshot.length
 
     def snapshot(self, slot: int) -> Snapshot:
@@ -107,7 +110,10 @@ class Cache:
             if isinstance(memory, KdaMemory):
                 layers.append(KdaMemory(memory.state[slot].clone(), memory.inputs[slot].clone()))
             else:
-                keys = None if memory.index_keys is None else memory.index_keys[slot, :length].clone()
+                keys = None
+                if memory.index_keys is not None:
+                    held = memory.index_keys[slot]
+                    keys = from_tiles(held, length) if self.tiled else held[:length].clone()
                 layers.append(MlaMemory(memory.latents[slot, :length].clone(), keys))
         return Snapshot(length, tuple(layers))
 
@@ -185,7 +191,7 @@ def prefill(
     `logits_at` only, if given)."""
     length = tokens.shape[0]
     if native is not None:
-        cache = Cache(model, slots=1, max_context=length)
+        cache = Cache(model, slots=1, max_context=length, tiled=True)
         step = decode(model, native, tokens, cache, torch.zeros_like(tokens), logits_at=logits_at)
         return cache.snapshot(0), step
     layout = Layout(torch.tensor([0, length], dtype=torch.int32, device=tokens.device), length)

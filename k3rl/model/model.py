@@ -35,7 +35,7 @@ class Model(Transformer):
     def new_cache(self, *, slots: int, max_context: int) -> Cache:
         """Empty memory for `slots` sequences of up to `max_context` tokens (rounded up to a multiple of 64)."""
         self.prepare()
-        return Cache(self, slots=slots, max_context=max_context)
+        return Cache(self, slots=slots, max_context=max_context, tiled=self.native is not None)
 
     def prepare(self) -> None:
         """Lay out the weights for decoding."""

@@ -36,39 +36,81 @@ inline void select(const float* scores, int64_t count, int top_k, int64_t* chose
     if (order[t] >= least) chosen[place++] = t;
 }
 
-// What the indexer of one row needs: its queries [index_heads, index_dim] and head weights, the slot's keys.
+// Index keys stand in tiles of 16 positions, [tile][index_dim][16], so that 16 scores come from whole vectors.
+inline void store_key(const Mla& m, const float* key, float* keys, int64_t position) {
+  float* tile = keys + position / kLanes * kLanes * m.index_dim + position % kLanes;
+  for (int i = 0; i < m.index_dim; ++i) tile[i * kLanes] = key[i];
+}
+
+// Scores of a row's first `count` positions, written up to a multiple of 16: its queries [index_heads, index_dim] and
+// head weights against the slot's keys.
 inline void score(const Mla& m, const float* queries, const float* weights, const float* keys, int64_t count,
                   float* scores) {
-  for (int64_t t = 0; t < count; ++t) {
-    float total = 0.0f;
-    for (int j = 0; j < m.index_heads; ++j)
-      total += weights[j] * std::max(0.0f, dot(queries + j * m.index_dim, keys + t * m.index_dim, m.index_dim));
-    scores[t] = total;
+  for (int64_t t = 0; t < count; t += kLanes) {
+    const float* tile = keys + t * m.index_dim;
+    Floats total = {};
+    for (int j = 0; j < m.index_heads; ++j) {
+      const float* query = queries + j * m.index_dim;
+      Floats even = {}, odd = {};
+      for (int i = 0; i + 1 < m.index_dim; i += 2) {
+        even += load(tile + i * kLanes) * query[i];
+        odd += load(tile + (i + 1) * kLanes) * query[i + 1];
+      }
+      if (m.index_dim % 2) even += load(tile + (m.index_dim - 1) * kLanes) * query[m.index_dim - 1];
+      const Floats dots = even + odd;
+      total += weights[j] * (dots > 0.0f ? dots : all(0.0f));
+    }
+    store(scores + t, total);
   }
 }
 
-// Softmax attention of every head over `count` latents: queries [heads, rank + rope] (scaled) to mixed [heads, rank].
-// `positions` null: the first `count`.
-inline void attend(const Mla& m, const float* queries, const float* latents, const int64_t* positions, int64_t count,
-                   float* logits, float* mixed) {
+// y [n] = sum_s weights[s] rows[s], four vectors at a time in registers.
+inline void weighted_sum(const float* weights, const float* const* rows, int64_t count, int n, float* y) {
+  int i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    Floats a = {}, b = {}, c = {}, d = {};
+    for (int64_t s = 0; s < count; ++s) {
+      const float* row = rows[s] + i;
+      a += load(row) * weights[s];
+      b += load(row + kLanes) * weights[s];
+      c += load(row + 2 * kLanes) * weights[s];
+      d += load(row + 3 * kLanes) * weights[s];
+    }
+    store(y + i, a);
+    store(y + i + kLanes, b);
+    store(y + i + 2 * kLanes, c);
+    store(y + i + 3 * kLanes, d);
+  }
+  for (; i + kLanes <= n; i += kLanes) {
+    Floats a = {};
+    for (int64_t s = 0; s < count; ++s) a += load(rows[s] + i) * weights[s];
+    store(y + i, a);
+  }
+  for (; i < n; ++i) {
+    y[i] = 0.0f;
+    for (int64_t s = 0; s < count; ++s) y[i] += rows[s][i] * weights[s];
+  }
+}
+
+constexpr int kAhead = 6;  // rows between a latent's prefetch and its use: a slot's latents lie far apart in memory
+
+// Softmax attention of every head over the latents `rows` [count]: queries [heads, rank + rope] (scaled) to mixed
+// [heads, rank].
+inline void attend(const Mla& m, const float* queries, const float* const* rows, int64_t count, float* logits,
+                   float* mixed) {
   const int entry = m.rank + m.rope;
+  for (int64_t s = 0; s < count; ++s) {
+    if (s + kAhead < count)
+      for (int i = 0; i < entry; i += kLanes) __builtin_prefetch(rows[s + kAhead] + i);
+    for (int h = 0; h < m.heads; ++h) logits[h * count + s] = dot(queries + h * entry, rows[s], entry);
+  }
   for (int h = 0; h < m.heads; ++h) {
-    float largest = -INFINITY;
-    for (int64_t s = 0; s < count; ++s) {
-      const float* latent = latents + (positions ? positions[s] : s) * entry;
-      logits[s] = dot(queries + h * entry, latent, entry);
-      largest = std::max(largest, logits[s]);
-    }
-    map(logits, logits, static_cast<int>(count), [&](Floats v) { return exp(v - largest); });
-    float total = 0.0f;
-    float* out = mixed + h * m.rank;
-    std::fill(out, out + m.rank, 0.0f);
-    for (int64_t s = 0; s < count; ++s) {
-      const float* latent = latents + (positions ? positions[s] : s) * entry;
-      total += logits[s];
-      for (int i = 0; i < m.rank; ++i) out[i] += logits[s] * latent[i];
-    }
-    for (int i = 0; i < m.rank; ++i) out[i] /= total;
+    float *mine = logits + h * count, largest = -INFINITY, total = 0.0f;
+    for (int64_t s = 0; s < count; ++s) largest = std::max(largest, mine[s]);
+    map(mine, mine, static_cast<int>(count), [&](Floats v) { return exp(v - largest); });
+    for (int64_t s = 0; s < count; ++s) total += mine[s];
+    for (int64_t s = 0; s < count; ++s) mine[s] /= total;
+    weighted_sum(mine, rows, count, m.rank, mixed + h * m.rank);
   }
 }
 
@@ -128,20 +170,22 @@ inline void read_past(const Mla& m, const MlaRows& w, int r, const Memory& memor
     float* keys = memory.index_keys + slot * memory.places * m.index_dim;
     float *key = w.index_in + r * m.index_in.out, *weights = key + m.index_dim;
     layer_norm(key, m.k_norm, m.k_bias, m.index_dim, eps);
-    std::copy_n(key, m.index_dim, keys + length * m.index_dim);
+    store_key(m, key, keys, length);
     std::fill_n(selected, m.top_k, -1);
     if (sparse && past > m.top_k) {
       const float scale = 1.0f / std::sqrt(static_cast<float>(m.index_heads * m.index_dim));
       for (int j = 0; j < m.index_heads; ++j) weights[j] *= scale;
-      float* scores = scratch.floats(past);
+      float* scores = scratch.floats(past + kLanes);
       score(m, w.index_queries + r * m.index_heads * m.index_dim, weights, keys, past, scores);
       select(scores, past, m.top_k, selected, scratch.ints(past), scratch.ints(past));
       positions = selected;
       count = m.top_k;
     }
   }
-  float* mixed = w.mixed + r * m.heads * m.rank;
-  attend(m, w.absorbed + r * m.heads * entry, latents, positions, count, scratch.floats(count), mixed);
+  const auto chosen = static_cast<const float**>(scratch.take(count * sizeof(float*)));
+  for (int64_t s = 0; s < count; ++s) chosen[s] = latents + (positions ? positions[s] : s) * entry;
+  attend(m, w.absorbed + r * m.heads * entry, chosen, count, scratch.floats(m.heads * count),
+         w.mixed + r * m.heads * m.rank);
 }
 
 // x [n, hidden] of the tokens at `positions` of the slots `rows`, to y [n, hidden]; `selected` [n] rows of top_k, `stride` apart.

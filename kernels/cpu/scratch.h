@@ -12,6 +12,13 @@ class Scratch {
   float* floats(int64_t count) { return static_cast<float*>(take(count * sizeof(float))); }
   int64_t* ints(int64_t count) { return static_cast<int64_t*>(take(count * sizeof(int64_t))); }
 
+  void* take(int64_t size) {
+    if (used_ == blocks_.size()) blocks_.push_back({nullptr, -1});
+    Block& block = blocks_[used_++];
+    if (block.size < size) block = {std::unique_ptr<char[]>(new char[size]), size};
+    return block.bytes.get();
+  }
+
   // Gives back, at its end, what was taken since its beginning.
   class Mark {
    public:
@@ -28,13 +35,6 @@ class Scratch {
     std::unique_ptr<char[]> bytes;
     int64_t size;
   };
-
-  void* take(int64_t size) {
-    if (used_ == blocks_.size()) blocks_.push_back({nullptr, -1});
-    Block& block = blocks_[used_++];
-    if (block.size < size) block = {std::unique_ptr<char[]>(new char[size]), size};
-    return block.bytes.get();
-  }
 
   std::vector<Block> blocks_;
   size_t used_ = 0;

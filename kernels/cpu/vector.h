@@ -98,12 +98,16 @@ inline void map(float* y, const float* x, int n, F f) {
 }
 
 inline float dot(const float* a, const float* b, int n) {
-  Floats total = {};
+  Floats even = {}, odd = {};
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) total += load(a + i) * load(b + i);
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    even += load(a + i) * load(b + i);
+    odd += load(a + i + kLanes) * load(b + i + kLanes);
+  }
+  for (; i + kLanes <= n; i += kLanes) even += load(a + i) * load(b + i);
   float rest = 0.0f;
   for (; i < n; ++i) rest += a[i] * b[i];
-  return sum(total) + rest;
+  return sum(even + odd) + rest;
 }
 
 // y = weight * x / sqrt(mean x^2 + eps), also in place.
