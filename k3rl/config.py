@@ -93,7 +93,7 @@ class CurriculumSection:
     start_level: int = 1
     band: tuple[float, float] = (0.2, 0.8)  # success below the first moves a level down, above the second up
     replay: float = 0.3  # share of groups from levels below the current one
-    spread: str = "curriculum"  # curriculum | uniform (all levels alike)
+    spread: str = "curriculum"  # curriculum | uniform (all levels alike) | signal (levels by how many groups differ)
     max_level: int = 99
 
 
@@ -196,7 +196,7 @@ def check(config: Config) -> None:
     """Refuse what cannot run, with the arithmetic that shows it."""
     _choice("algorithm.objective", config.algorithm.objective, ("grpo", "rejection"))
     _choice("learner.schedule", config.learner.schedule, ("constant", "cosine"))
-    _choice("curriculum.spread", config.curriculum.spread, ("curriculum", "uniform"))
+    _choice("curriculum.spread", config.curriculum.spread, ("curriculum", "uniform", "signal"))
     _choice("log.wandb", config.log.wandb, ("auto", "offline", "online", "disabled"))
     _choice("evaluation.split", config.evaluation.split, SPLITS)
     for tier in config.rollout.thinking:

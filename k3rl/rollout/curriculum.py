@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from random import Random
 
@@ -16,18 +16,21 @@ from k3rl.config import CurriculumSection
 from k3rl.rollout.group import EpisodeSummary, GroupSpec
 from k3rl.types import Split
 
-MEMORY = 0.8  # weight of the past in a level's running success, per step
+MEMORY = 0.8  # weight of the past in a level's running success, per step, and in its signal, per group
 SETTLED = 3  # steps at a level before it may move
+LEAST_SIGNAL = 0.1  # a level that teaches nothing now is still looked at this often, relative to one that always does
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DomainState:
-    """Level now, running success at it, steps since it moved, and the next task index by level."""
+    """Level now, running success at it, steps since it moved; by level (JSON keys: as text) the next task index, and
+    the running share of groups that were neither all right nor all wrong."""
 
     level: int
     success: float = 0.5
     steps: int = 0
-    cursor: Mapping[str, int] = field(default_factory=dict)  # JSON keys: levels as text
+    cursor: Mapping[str, int] = field(default_factory=dict)
+    signal: Mapping[str, float] = field(default_factory=dict)
 
 
 CurriculumState = Mapping[str, DomainState]
@@ -61,7 +64,7 @@ class Curriculum:
         cursors = {name: dict(domain.cursor) for name, domain in state.items()}
         specs = []
         for name in self._domains(rng, groups):
-            level = self._level(rng, name, state[name].level)
+            level = self._level(rng, name, state[name])
             index = cursors[name].get(str(level), 0)
             cursors[name][str(level)] = index + 1
             specs.append(
@@ -81,6 +84,7 @@ class Curriculum:
         """Move each domain's level by the success seen at it: one up above the band, one down below it."""
         moved = {}
         for name, domain in state.items():
+            domain = replace(domain, signal=_signal(domain.signal, [e for e in episodes if e.domain == name]))
             rewards = [
                 float(e.success)
                 for e in episodes
@@ -114,20 +118,34 @@ class Curriculum:
         places = (min((number + start) / groups, 1.0) * ends[-1] for number in range(groups))
         return [names[bisect_right(ends, place, hi=len(names) - 1)] for place in places]
 
-    def _level(self, rng: Random, name: str, current: int) -> int:
+    def _level(self, rng: Random, name: str, domain: DomainState) -> int:
+        levels = range(1, self._top(name) + 1)
         if self.settings.spread == "uniform":
-            return rng.randint(1, self._top(name))
-        if current > 1 and rng.random() < self.settings.replay:
-            return rng.randint(1, current - 1)
-        return current
+            return rng.choice(levels)
+        if self.settings.spread == "signal":
+            weights = [max(domain.signal.get(str(level), 1.0), LEAST_SIGNAL) for level in levels]
+            return rng.choices(levels, weights)[0]
+        if domain.level > 1 and rng.random() < self.settings.replay:
+            return rng.randint(1, domain.level - 1)
+        return domain.level
+
+
+def _signal(past: Mapping[str, float], episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
+    """The running share, by level, of tasks whose episodes had different outcomes."""
+    outcomes: dict[str, dict[str, set[bool]]] = {}
+    for e in episodes:
+        if e.reward is not None:
+            outcomes.setdefault(str(e.level), {}).setdefault(e.task_id, set()).add(e.success)
+    signal = dict(past)
+    for level, tasks in sorted(outcomes.items()):
+        for task in sorted(tasks):
+            signal[level] = MEMORY * signal.get(level, 1.0) + (1 - MEMORY) * (len(tasks[task]) > 1)
+    return signal
 
 
 def to_json(state: CurriculumState) -> dict[str, dict[str, object]]:
     """For a checkpoint."""
-    return {
-        name: {"level": d.level, "success": d.success, "steps": d.steps, "cursor": dict(d.cursor)}
-        for name, d in state.items()
-    }
+    return {name: asdict(d) for name, d in state.items()}
 
 
 def from_json(plain: Mapping[str, Mapping[str, object]]) -> CurriculumState:

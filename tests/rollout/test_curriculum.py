@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -65,7 +66,7 @@ def test_drawing_is_pure_and_depends_on_seed_and_step():
     assert len(levels) == 3
 
 
-@pytest.mark.parametrize("spread", ["curriculum", "uniform"])
+@pytest.mark.parametrize("spread", ["curriculum", "uniform", "signal"])
 def test_no_task_comes_twice_and_none_is_left_out(spread):
     rules = curriculum(spread=spread, replay=0.4)
     state = {**rules.start(), "a": DomainState(level=4)}
@@ -124,7 +125,7 @@ def test_success_in_the_band_stays_and_other_episodes_do_not_count():
     assert state["a"].level == 2
     assert state["a"].success == pytest.approx(0.5)
     same = rules.update(state, [episode("a", 1, 1.0), episode("b", 2, 1.0), episode("a", 2, None)])
-    assert same == state
+    assert replace(same["a"], signal=state["a"].signal) == state["a"]
 
 
 def test_running_success_is_the_mean_at_first_and_forgets_later():
@@ -150,3 +151,33 @@ def test_a_state_survives_json():
         read = from_json(json.loads(json.dumps(to_json(kept))))
         assert read == kept
         assert draw(rules, read, 9) == draw(rules, kept, 9)
+
+
+def test_levels_are_drawn_by_the_share_of_their_groups_that_differ():
+    """Level 1 always right, level 2 mixed, level 3 always wrong; level 4 and 5 of domain a not seen yet."""
+    rules = curriculum(spread="signal")
+    state = rules.start()
+    outcomes = {1: (1.0, 1.0), 2: (1.0, 0.0), 3: (0.0, 0.0)}
+    seen = [
+        replace(episode("a", level, reward), task_id=f"t{level}")
+        for level, rewards in outcomes.items()
+        for reward in rewards
+    ]
+    for _ in range(30):
+        state = rules.update(state, seen)
+    assert state["a"].signal == pytest.approx({"1": 0.8**30, "2": 1.0, "3": 0.8**30})
+    assert state == from_json(json.loads(json.dumps(to_json(state))))
+    counts = Counter(
+        spec.level for step in range(400) for spec in draw(rules, state, step, groups=9)[0] if spec.domain == "a"
+    )
+    weights = {1: 0.1, 2: 1.0, 3: 0.1, 4: 1.0, 5: 1.0}
+    total = counts.total()
+    for level, weight in weights.items():
+        share = weight / sum(weights.values())
+        assert counts[level] / total == pytest.approx(share, abs=4 * (share * (1 - share) / total) ** 0.5)
+
+
+def test_what_infrastructure_lost_says_nothing_about_signal():
+    rules = curriculum(spread="signal")
+    lost = [replace(episode("a", 1, reward), task_id="t") for reward in (1.0, None)]
+    assert rules.update(rules.start(), lost)["a"].signal == {"1": 0.8}
