@@ -63,6 +63,8 @@ class AlgorithmSection:
     clip_low: float = 0.2
     clip_high: float = 0.28
     divide_by_std: bool = False
+    loss_mean: str = "token"  # token | sequence (every trajectory weighs the same, however long)
+    truncated: str = "train"  # train | skip (failures that ran into a limit count in the group's mean only)
     domain_scaling: bool = True  # running RMS of advantages by domain
     domain_scaling_floor: float = 0.1
     domain_scaling_decay: float = 0.9
@@ -196,6 +198,8 @@ def check(config: Config) -> None:
     """Refuse what cannot run, with the arithmetic that shows it."""
     _choice("algorithm.objective", config.algorithm.objective, ("grpo", "rejection"))
     _choice("learner.schedule", config.learner.schedule, ("constant", "cosine"))
+    _choice("algorithm.loss_mean", config.algorithm.loss_mean, ("token", "sequence"))
+    _choice("algorithm.truncated", config.algorithm.truncated, ("train", "skip"))
     _choice("curriculum.spread", config.curriculum.spread, ("curriculum", "uniform", "signal"))
     _choice("log.wandb", config.log.wandb, ("auto", "offline", "online", "disabled"))
     _choice("evaluation.split", config.evaluation.split, SPLITS)

@@ -72,6 +72,7 @@ class Job:
             domain_scaling=config.algorithm.domain_scaling,
             decay=config.algorithm.domain_scaling_decay,
             floor=config.algorithm.domain_scaling_floor,
+            skip_truncated=config.algorithm.truncated == "skip",
         )
         self.seconds: dict[str, float] = defaultdict(float)
         self._saved = -1  # step of the newest whole checkpoint
@@ -158,7 +159,14 @@ class Job:
         """One advantage per episode; for rejection sampling 1 on a success and 0 elsewhere."""
         if self.config.algorithm.objective == "rejection":
             return [[float(e.success) for e in group.episodes] for group in groups], self.state.scale
-        scored = [Group(domain=g.spec.domain, rewards=tuple(e.reward for e in g.episodes)) for g in groups]
+        scored = [
+            Group(
+                domain=g.spec.domain,
+                rewards=tuple(e.reward for e in g.episodes),
+                truncated=tuple(e.stop.truncated for e in g.episodes),
+            )
+            for g in groups
+        ]
         advantages, scale = joint_advantages(scored, self.state.scale, self.rules)
         return [list(map(float, a)) for a in advantages], scale
 

@@ -45,6 +45,11 @@ class StopReason(StrEnum):
         """Whether the trajectory says anything about the policy."""
         return self not in (StopReason.INFRASTRUCTURE, StopReason.ENVIRONMENT)
 
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit ended it."""
+        return self in (StopReason.TURNS, StopReason.TOKENS, StopReason.SECONDS)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:

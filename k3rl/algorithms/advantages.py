@@ -24,7 +24,9 @@ class AdvantageConfig:
     divide_by_std: divide each group by its own standard deviation (GRPO as published; off is Dr.GRPO).
     domain_scaling: divide by the domain's running RMS; it makes sense only where groups are not divided already.
     decay: of the running mean square, per optimizer step. floor: smallest RMS divided by, in units of reward, so that
-    the few live groups of a domain that is nearly always right or wrong are not blown up.
+    the few live groups of a domain that is nearly always right or wrong are not blown up. skip_truncated: failures
+    that ran into a limit get advantage 0 (overlong filtering, arXiv 2503.14476): how they wandered says little about
+    what was wrong, and they are the longest.
     """
 
     divide_by_std: bool = False
@@ -32,6 +34,7 @@ class AdvantageConfig:
     domain_scaling: bool = True
     decay: float = 0.9
     floor: float = 0.1
+    skip_truncated: bool = False
 
     def __post_init__(self) -> None:
         if self.divide_by_std and self.domain_scaling:
@@ -82,10 +85,12 @@ class DomainScale:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """The rewards of the samples of one task: `Group(domain="office", rewards=(1.0, 0.0, None, 1.0))`."""
+    """The rewards of the samples of one task, and which of them ran into a limit (none if not given):
+    `Group(domain="office", rewards=(1.0, 0.0, None, 1.0))`."""
 
     domain: str
     rewards: tuple[float | None, ...]
+    truncated: tuple[bool, ...] = ()
 
 
 def group_advantages(
@@ -130,13 +135,19 @@ def joint_advantages(
     centred = [
         group_advantages(_row(group), divide_by_std=config.divide_by_std, epsilon=config.epsilon)[0] for group in groups
     ]
-    if not config.domain_scaling:
-        return tuple(centred), scale
-    for domain in sorted({group.domain for group in groups}):
-        seen = [a[~np.isnan(_row(g)[0])] for g, a in zip(groups, centred, strict=True) if g.domain == domain]
-        scale = scale.updated(domain, np.sort(np.concatenate(seen)), config.decay)
-    scaled = (a / max(scale.rms(g.domain), config.floor) for g, a in zip(groups, centred, strict=True))
-    return tuple(scaled), scale
+    if config.domain_scaling:
+        for domain in sorted({group.domain for group in groups}):
+            seen = [a[~np.isnan(_row(g)[0])] for g, a in zip(groups, centred, strict=True) if g.domain == domain]
+            scale = scale.updated(domain, np.sort(np.concatenate(seen)), config.decay)
+        centred = [a / max(scale.rms(g.domain), config.floor) for g, a in zip(groups, centred, strict=True)]
+    if config.skip_truncated:
+        centred = [_without_truncated(a, g) for g, a in zip(groups, centred, strict=True)]
+    return tuple(centred), scale
+
+
+def _without_truncated(advantages: NDArray[np.float64], group: Group) -> NDArray[np.float64]:
+    skipped = np.array(group.truncated or [False] * len(advantages)) & (advantages < 0)
+    return np.where(skipped, 0.0, advantages)
 
 
 def _row(group: Group) -> NDArray[np.float64]:

@@ -65,12 +65,13 @@ class LearnerRank:
         fetched: list[list[Scored]] = ray.get(list(groups))
         # A group without spread, or a failure in rejection sampling, has no signal. It is left out of the loss's
         # denominator as well (as DAPO's dynamic sampling does): a step is as large where few groups are mixed.
+        per_sequence = self._config.algorithm.loss_mean == "sequence"
         samples = [
             sample
             for group, signals in zip(fetched, advantages, strict=True)
             for scored, advantage in zip(group, signals, strict=True)
             if advantage != 0
-            for sample in to_samples(scored, advantage)
+            for sample in to_samples(scored, advantage, per_sequence=per_sequence)
         ]
         return self.train_samples(samples, step)
 

@@ -7,11 +7,16 @@ import numpy as np
 from k3rl.types import Sample, Scored, TokenLog
 
 
-def to_samples(scored: Scored, advantage: float) -> list[Sample]:
-    """One sample per token log; every sampled token gets the trajectory's advantage. Untrainable ones give none."""
+def to_samples(scored: Scored, advantage: float, *, per_sequence: bool = False) -> list[Sample]:
+    """One sample per token log; every sampled token gets the trajectory's advantage. Untrainable ones give none.
+
+    per_sequence: a trajectory's tokens share a weight of 1, so that the step's loss is the mean over trajectories of
+    their means over tokens (GRPO, arXiv 2402.03300, equation 3); else every token weighs 1 (DAPO, arXiv 2503.14476).
+    """
     trajectory = scored.trajectory
     if not trajectory.stop.trainable or scored.score is None:
         return []
+    weight = 1.0 / max(sum(int(log.mask.sum()) for log in trajectory.logs), 1) if per_sequence else 1.0
     key = f"{trajectory.task.id}#{trajectory.sample}"
     return [
         _sample(
@@ -19,6 +24,7 @@ def to_samples(scored: Scored, advantage: float) -> list[Sample]:
             key=key if len(trajectory.logs) == 1 else f"{key}.{part}",
             domain=trajectory.task.domain,
             advantage=advantage,
+            weight=weight,
         )
         for part, log in enumerate(trajectory.logs)
         if log.mask.any()
@@ -40,13 +46,13 @@ def demonstration(log: TokenLog, *, key: str, domain: str, prompt_weight: float)
     )
 
 
-def _sample(log: TokenLog, *, key: str, domain: str, advantage: float) -> Sample:
+def _sample(log: TokenLog, *, key: str, domain: str, advantage: float, weight: float) -> Sample:
     mask = log.mask.astype(np.float32)
     return Sample(
         key=key,
         domain=domain,
         tokens=log.tokens,
-        loss_mask=mask,
+        loss_mask=mask * np.float32(weight),
         advantages=mask * np.float32(advantage),
         logprobs=log.logprobs,
         entropies=log.entropies,

@@ -117,3 +117,22 @@ def test_nonsense_is_refused_in_one_line() -> None:
         joint_advantages([Group(domain="office", rewards=(math.nan, 1.0))], DomainScale(), AdvantageConfig())
     with pytest.raises(UserError, match="infinite reward in group 1"):
         group_advantages(np.array([[0.0], [math.inf]]), divide_by_std=False)
+
+
+def test_skipped_truncated_failures_count_in_the_mean_and_carry_no_signal() -> None:
+    group = Group(domain="a", rewards=(1.0, 0.0, 0.0, 1.0), truncated=(False, True, False, True))
+    rules = AdvantageConfig(domain_scaling=False, skip_truncated=True)
+    ((first,), _), ((second,), _) = (
+        joint_advantages([group], DomainScale(), rules),
+        joint_advantages([group], DomainScale(), AdvantageConfig(domain_scaling=False)),
+    )
+    assert first.tolist() == [0.5, 0.0, -0.5, 0.5]
+    assert second.tolist() == [0.5, -0.5, -0.5, 0.5]
+
+
+def test_skipping_truncated_failures_leaves_the_domain_scale_as_it_is() -> None:
+    group = Group(domain="a", rewards=(1.0, 0.0, 0.0, 1.0), truncated=(False, True, False, True))
+    kept = joint_advantages([group], DomainScale(), AdvantageConfig())
+    skipped = joint_advantages([group], DomainScale(), AdvantageConfig(skip_truncated=True))
+    assert kept[1] == skipped[1]
+    assert skipped[0][0][[0, 2, 3]].tolist() == kept[0][0][[0, 2, 3]].tolist()

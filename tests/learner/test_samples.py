@@ -76,3 +76,12 @@ def test_demonstrations_weigh_given_tokens_as_asked_and_replay_nothing():
     assert sample.loss_mask == pytest.approx([0.3, 1, 1, 0.3])
     assert not sample.advantages.any()
     assert sample.routes is None
+
+
+def test_by_sequence_every_trajectory_weighs_one_however_long_and_in_however_many_lists():
+    short, long = to_samples(scored(log([0, 1])), 0.5, per_sequence=True), log([0, 1, 1, 1])
+    parts = to_samples(scored(long, log([0, 1])), 0.5, per_sequence=True)
+    assert sum(s.loss_mask.sum() for s in short) == sum(s.loss_mask.sum() for s in parts) == 1
+    assert parts[0].loss_mask.tolist() == [0, 0.25, 0.25, 0.25]
+    assert parts[1].loss_mask.tolist() == [0, 0.25]
+    assert parts[0].advantages.tolist() == [0, 0.5, 0.5, 0.5]  # the signal itself is not scaled
