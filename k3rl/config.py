@@ -83,7 +83,7 @@ class LearnerSection:
     weight_decay: float = 0.0
     clip_gradient: float = 1.0  # global norm
     micro_batch_tokens: int = 8192  # per rank
-    expert_rate: float = 1.0  # learning rate of routed experts, relative
+    expert_rate: float = 1.0  # learning rate of routed experts, relative; 0 freezes them
     dither: bool = True  # masters of MXFP4 experts start anywhere in their rounding cell
 
 

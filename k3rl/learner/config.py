@@ -12,13 +12,13 @@ from k3rl.errors import ConfigError
 class LearnerConfig:
     """`LearnerConfig(learning_rate=1e-4)` is reinforcement learning of an MXFP4 model.
 
-    max_tokens: of one micro-batch of one rank. expert_rate: learning rate of routed experts, relative. clip_gradient:
-    largest global gradient norm, 0 for no clipping. train: the indexer is trained alone (to predict attention, all
-    else frozen) or not at all. sparse: False reads all positions, before there is a trained indexer. quantize: the
-    forward multiplies by the MXFP4 bytes; None does what the model's folder says. dither: masters read from an MXFP4
-    checkpoint start anywhere in their rounding cells. balance_rate: gamma of the router bias' sign rule, 0 (as in
-    reinforcement learning) freezes the bias. threads: of torch, 0 leaves them. deadline_seconds: longest wait for
-    another rank.
+    max_tokens: of one micro-batch of one rank. expert_rate: learning rate of routed experts, relative (0: frozen).
+    clip_gradient: largest global gradient norm, 0 for no clipping. train: the indexer is trained alone (to predict
+    attention, all else frozen) or not at all. sparse: False reads all positions, before there is a trained indexer.
+    quantize: the forward multiplies by the MXFP4 bytes; None does what the model's folder says. dither: masters read
+    from an MXFP4 checkpoint start anywhere in their rounding cells. balance_rate: gamma of the router bias' sign rule,
+    0 (as in reinforcement learning) freezes the bias. threads: of torch, 0 leaves them. deadline_seconds: longest wait
+    for another rank.
     """
 
     max_tokens: int = 8192
@@ -40,9 +40,9 @@ class LearnerConfig:
     def __post_init__(self) -> None:
         if self.train not in ("model", "indexer"):
             raise ConfigError(f"train: {self.train!r}: choose model or indexer")
-        for name in ("max_tokens", "learning_rate", "epsilon", "expert_rate", "deadline_seconds"):
+        for name in ("max_tokens", "learning_rate", "epsilon", "deadline_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"learner {name} must be positive, got {getattr(self, name)}")
-        for name in ("weight_decay", "clip_gradient", "balance_rate", "threads"):
+        for name in ("weight_decay", "clip_gradient", "balance_rate", "threads", "expert_rate"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"learner {name} must not be negative, got {getattr(self, name)}")

@@ -33,10 +33,11 @@ def dither_masters(model: Model, seed: int) -> None:
 class Flips:
     """Counts the expert values that an optimizer step really changed, as the forward sees them.
 
-    Experts that never flip are not trained, whatever their gradients say: the alarm is on zero.
+    Experts that never flip are not trained, whatever their gradients say: the alarm is on zero. `model` None: they are
+    frozen, and there is nothing to count.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model | None) -> None:
         self._model = model
         self._values = self._read()
 
@@ -47,7 +48,7 @@ class Flips:
     def count(self) -> dict[str, float]:
         """Metrics of the step since the last call: flips, their share of all values, and the alarm (1: none moved).
         Empty for experts that are not quantized."""
-        if not self._model.qat:
+        if self._model is None or not self._model.qat:
             return {}
         fresh = self._read()
         flipped = sum(int((a != b).sum()) for a, b in zip(self._values, fresh, strict=True))
@@ -60,7 +61,7 @@ class Flips:
 
     @torch.no_grad()
     def _read(self) -> list[Tensor]:
-        if not self._model.qat:
+        if self._model is None or not self._model.qat:
             return []
         return [fake_quantize(getattr(experts, name)) for experts in _experts(self._model) for name in STACKS]
 

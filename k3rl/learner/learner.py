@@ -80,7 +80,7 @@ class Learner:
             epsilon=config.epsilon,
             clip_gradient=config.clip_gradient,
         )
-        self._flips = Flips(self.model)
+        self._flips = Flips(self.model if config.expert_rate > 0 else None)
 
     def step(self, samples: Sequence[Sample], objective: Objective, lr_scale: float = 1.0) -> dict[str, Any]:
         """One optimizer step on all samples. Without a single token that counts, nothing moves (`skipped` is 1).

@@ -70,15 +70,16 @@ def parameter_groups(
     weight_decay: float,
     expert_rate: float,
 ) -> tuple[ParameterGroup, ...]:
-    """Groups of what is trained, empty ones left out; the rest is frozen in place (requires_grad False).
+    """Groups of what is trained, empty ones left out; the rest is frozen in place (requires_grad False), routed experts
+    too where `expert_rate` is 0.
 
     A filter that leaves nothing to train is an error: it would be a run that learns nothing without a word.
     """
     kinds: dict[tuple[float, float], list[tuple[str, Parameter]]] = {}
     for name, parameter in named:
-        parameter.requires_grad_(is_trained(name, train))
+        rate = expert_rate if ROUTED in name else 1.0
+        parameter.requires_grad_(is_trained(name, train) and rate > 0)
         if parameter.requires_grad:
-            rate = expert_rate if ROUTED in name else 1.0
             kinds.setdefault((weight_decay if decays(name, parameter) else 0.0, rate), []).append((name, parameter))
     if not kinds:
         raise ConfigError(f"nothing to train: the model has no parameters of kind {train!r}")

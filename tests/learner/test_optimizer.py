@@ -50,6 +50,15 @@ def test_the_model_trains_without_its_indexer() -> None:
     assert {name for name, p in parameters if not p.requires_grad} == {name for name, _ in PARAMETERS} - by_name.keys()
 
 
+def test_a_rate_of_zero_freezes_the_experts() -> None:
+    parameters = named(*PARAMETERS)
+    groups = parameter_groups(parameters, train="model", weight_decay=0.1, expert_rate=0.0)
+    assert {"layers.1.feed_forward.experts.w13"} == {name for name, _ in PARAMETERS if "indexer" not in name} - {
+        name for g in groups for name, _ in g.parameters
+    }
+    assert not dict(parameters)["layers.1.feed_forward.experts.w13"].requires_grad
+
+
 def test_the_indexer_trains_alone() -> None:
     parameters = named(*PARAMETERS)
     groups = parameter_groups(parameters, train="indexer", weight_decay=0.1, expert_rate=1.0)
