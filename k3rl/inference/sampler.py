@@ -7,12 +7,15 @@ Legend: B slots, V vocabulary.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from k3rl.kernels.cpu import library
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -47,6 +50,29 @@ def draw(logits: Tensor, temperatures: NDArray[np.float64], uniform: NDArray[np.
     less than total, so there is always one and its own weight is above zero. A row with a logit that is not finite
     gives an entropy that is not finite: the caller decides whether that row mattered.
     """
+    native = library() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
+    if native is None:
+        return _torch_draw(logits, temperatures, uniform)
+    return _cpu_draw(native, logits, temperatures, uniform)
+
+
+def _cpu_draw(
+    native: ctypes.CDLL, logits: Tensor, temperatures: NDArray[np.float64], uniform: NDArray[np.float64]
+) -> Draw:
+    logits = logits.contiguous()
+    rows, vocabulary = logits.shape
+    given = [np.ascontiguousarray(array, np.float64) for array in (temperatures, uniform)]
+    result = Draw(tokens=np.empty(rows, np.int64), logprobs=np.empty(rows), entropies=np.empty(rows))
+    native.k3rl_draw(
+        ctypes.c_void_p(logits.data_ptr()),
+        ctypes.c_int64(rows),
+        ctypes.c_int64(vocabulary),
+        *(ctypes.c_void_p(array.ctypes.data) for array in (*given, result.tokens, result.logprobs, result.entropies)),
+    )
+    return result
+
+
+def _torch_draw(logits: Tensor, temperatures: NDArray[np.float64], uniform: NDArray[np.float64]) -> Draw:
     device = logits.device
     greedy = temperatures == 0
     scaled = logits.to(torch.float64)

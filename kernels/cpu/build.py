@@ -1,4 +1,4 @@
-"""The C++ decode step, compiled on first use for the machine it runs on and kept in the user's cache folder."""
+"""The C++ decode step and sampler, compiled on first use for this machine and kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _compiled() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         fresh = Path(scratch) / target.name
-        _run([compiler, *FLAGS, str(FOLDER / "decode.cpp"), "-o", str(fresh)])
+        _run([compiler, *FLAGS, *map(str, sorted(FOLDER.glob("*.cpp"))), "-o", str(fresh)])
         fresh.replace(target)
     return target
 

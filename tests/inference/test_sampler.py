@@ -9,6 +9,14 @@ import torch
 from k3rl.inference.sampler import draw, uniforms
 
 
+@pytest.fixture(params=["c++", "torch"])
+def sampler(request, monkeypatch):
+    """What samples: C++, or torch as without a compiler."""
+    if request.param == "torch":
+        monkeypatch.setattr("k3rl.inference.sampler.library", lambda: None)
+    return request.param
+
+
 def _splitmix64(seed, count):
     """The generator as its authors wrote it, in Python integers."""
     mask, out = 2**64 - 1, []
@@ -41,6 +49,7 @@ def test_uniforms_are_uniform_along_positions_and_along_seeds():
         assert u.max() < 1
 
 
+@pytest.mark.usefixtures("sampler")
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 def test_frequencies_follow_softmax_at_the_temperature(temperature):
     """Chi-square over 12 tokens, 11 degrees of freedom: 99.9% quantile 31.3."""
@@ -53,6 +62,7 @@ def test_frequencies_follow_softmax_at_the_temperature(temperature):
     assert ((np.bincount(tokens, minlength=12) - expected) ** 2 / expected).sum() < 31.3
 
 
+@pytest.mark.usefixtures("sampler")
 def test_logprob_and_entropy_are_those_of_the_tempered_distribution():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(6, 37, generator=generator) * 4
@@ -66,12 +76,14 @@ def test_logprob_and_entropy_are_those_of_the_tempered_distribution():
         assert got.entropies[row] == pytest.approx(-math.fsum(q * math.log(q) for q in p), abs=1e-13)
 
 
+@pytest.mark.usefixtures("sampler")
 def test_the_ends_of_the_uniform_interval_never_pick_an_impossible_token():
     logits = torch.tensor([[-1e30, 0.0, 1.0, -1e30]])  # the outer two have probability 0
     assert draw(logits, np.ones(1), np.array([0.0])).tokens.tolist() == [1]
     assert draw(logits, np.ones(1), np.array([1 - 2.0**-53])).tokens.tolist() == [2]
 
 
+@pytest.mark.usefixtures("sampler")
 def test_greedy_takes_the_lowest_of_equals_and_is_a_point_mass():
     logits = torch.tensor([[0.0, 3.0, 3.0, 1.0], [0.0, 1.0, 2.0, 3.0]])
     got = draw(logits, np.array([0.0, 1.0]), np.array([0.999, 0.0]))
@@ -80,6 +92,7 @@ def test_greedy_takes_the_lowest_of_equals_and_is_a_point_mass():
     assert got.logprobs[1] < 0
 
 
+@pytest.mark.usefixtures("sampler")
 @pytest.mark.parametrize("vocabulary", [1500, 1503])
 def test_a_row_does_not_depend_on_its_place_or_its_neighbours(vocabulary):
     generator = torch.Generator().manual_seed(1)
@@ -95,6 +108,7 @@ def test_a_row_does_not_depend_on_its_place_or_its_neighbours(vocabulary):
     assert len(seen) == 1
 
 
+@pytest.mark.usefixtures("sampler")
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_that_are_not_finite_show_in_the_entropy_of_their_row_alone(bad, temperature):
@@ -103,3 +117,16 @@ def test_logits_that_are_not_finite_show_in_the_entropy_of_their_row_alone(bad, 
     got = draw(logits, np.full(2, temperature), np.full(2, 0.5))
     assert not np.isfinite(got.entropies[0])
     assert np.isfinite(got.entropies[1])
+
+
+def test_both_samplers_take_the_same_tokens_with_the_same_logprobs(monkeypatch):
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(200, 1379, generator=generator) * 5
+    temperatures = np.where(np.arange(200) % 5 == 0, 0.0, 0.4 + np.arange(200) / 100)
+    u = uniforms(np.arange(200, dtype=np.uint64), np.arange(200))
+    compiled = draw(logits, temperatures, u)
+    monkeypatch.setattr("k3rl.inference.sampler.library", lambda: None)
+    plain = draw(logits, temperatures, u)
+    assert compiled.tokens.tolist() == plain.tokens.tolist()
+    np.testing.assert_allclose(compiled.logprobs, plain.logprobs, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(compiled.entropies, plain.entropies, rtol=0, atol=1e-12)
