@@ -39,6 +39,10 @@ def join(*, rank: int, world: int, rendezvous: str | dist.Store = "", seconds: f
     rendezvous: `tcp://host:port` or `file:///path`, the same for all ranks; a single rank needs none. Rank 0 may give
     its `meeting_point` instead, the others `tcp://host:port` of that.
     """
+    if isinstance(rendezvous, str) and rendezvous.startswith("tcp://"):
+        parts = urlsplit(rendezvous)
+        if not parts.hostname or not parts.port:
+            raise UserError(f"rendezvous {rendezvous!r}: must be tcp://host:port")
     if dist.is_initialized():
         if (dist.get_rank(), dist.get_world_size()) != (rank, world):
             raise InfrastructureError(
@@ -62,8 +66,6 @@ def join(*, rank: int, world: int, rendezvous: str | dist.Store = "", seconds: f
 def _tcp_store(address: str, rank: int, world: int, limit: timedelta) -> dist.Store:
     """Made here, not by torch from the address: its own would keep its keys under a prefix, apart from the others'."""
     parts = urlsplit(address)
-    if not parts.hostname or not parts.port:
-        raise UserError(f"rendezvous {address!r}: must be tcp://host:port")
     return dist.TCPStore(parts.hostname, parts.port, world, is_master=rank == 0, timeout=limit)
 
 
