@@ -221,6 +221,8 @@ def check(config: Config) -> None:
     _check_deadlines(config)
     _check_curriculum(config)
     _check_shares("evaluation.levels", config.evaluation.levels)
+    _known_domains("curriculum.weights", config.curriculum.weights, config)
+    _known_domains("sft.shares", config.sft.shares, config)
     for domain, share in config.sft.shares.items():
         if not share > 0:
             raise ConfigError(f"sft.shares.{domain}={share:g}: must be above 0")
@@ -309,10 +311,6 @@ def _check_curriculum(config: Config) -> None:
         raise ConfigError(f"curriculum.band=[{low}, {high}]: needs 0 <= low < high <= 1")
     if not 0 <= replay <= 1:
         raise ConfigError(f"curriculum.replay={replay}: a share lies between 0 and 1")
-    if set(config.curriculum.weights) - set(config.environment):
-        unknown = ", ".join(sorted(set(config.curriculum.weights) - set(config.environment)))
-        known = ", ".join(config.environment)
-        raise ConfigError(f"curriculum.weights names {unknown}: not among environment ({known})")
     weights = {name: config.curriculum.weights.get(name, 1.0) for name in config.environment}
     if weights and (min(weights.values()) < 0 or sum(weights.values()) == 0):
         raise ConfigError(f"curriculum.weights={weights}: must be at least 0, and above 0 for one domain")
@@ -321,6 +319,12 @@ def _check_curriculum(config: Config) -> None:
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{name}={value!r}: choose one of {', '.join(allowed)}")
+
+
+def _known_domains(name: str, values: Mapping[str, float], config: Config) -> None:
+    if unknown := ", ".join(sorted(set(values) - set(config.environment))):
+        known = ", ".join(config.environment)
+        raise ConfigError(f"{name} names {unknown}: not among environment ({known})")
 
 
 def _check_shares(name: str, shares: Mapping[int, float]) -> None:

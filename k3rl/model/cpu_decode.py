@@ -35,6 +35,8 @@ def cpu_decoder(model: Transformer) -> CpuDecoder | None:
         return None
     if blocks is not None and model.config.num_layers // blocks + 2 > MAX_SOURCES:
         return None
+    if model.config.kda.conv_kernel < 2:  # the step keeps at least one past input
+        return None
     return CpuDecoder(model) if library() is not None else None
 
 

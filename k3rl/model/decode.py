@@ -54,8 +54,8 @@ class Step:
 class Cache:
     """The memory of `slots` sequences of up to `max_context` tokens; `length` int64 tokens held per slot.
 
-    Tensors have `rows` >= slots rows; the ones beyond `slots` are never active. `tiled`: index keys lie as the C++ step
-    reads them.
+    `tiled`: for the C++ step, index keys laid out as it reads them; else tensors have `rows` >= slots rows, of which
+    the ones beyond `slots` are never active.
     """
 
     def __init__(self, model: Transformer, *, slots: int, max_context: int, tiled: bool) -> None:
@@ -64,7 +64,7 @@ class Cache:
         config, weight = model.config, model.embed
         self.tiled = tiled
         self.slots, self.max_context = slots, -(-max_context // HORIZON) * HORIZON
-        self.rows = rows = -(-slots // ROWS) * ROWS
+        self.rows = rows = slots if tiled else -(-slots // ROWS) * ROWS
         self.length = torch.zeros(rows, dtype=torch.int64, device=weight.device)
         self.layers: list[KdaMemory | MlaMemory] = []
         for index in range(config.num_layers):
@@ -83,7 +83,7 @@ class Cache:
     def first(self, slots: int) -> Cache:
         """The first `slots` slots as a cache that shares this one's memory: steps on it cost less."""
         part = copy(self)
-        part.slots, part.rows = slots, -(-slots // ROWS) * ROWS
+        part.slots, part.rows = slots, min(-(-slots // ROWS) * ROWS, self.rows)
         part.length = self.length[: part.rows]
         part.layers = [memory.first(part.rows) for memory in self.layers]
         return part
@@ -149,16 +149,19 @@ def decode(
 ) -> Step:
     """Feed tokens int64 [n] to `slots` int64 [n]; advances `cache` in place. Several tokens of one slot stand side by
     side and follow each other. `native`: what `prepare` returned; `logits_at` int64 [P]: rows, ascending, whose logits
-    are wanted (all by default). Raises UserError if a slot is full."""
+    are wanted (all by default). Raises UserError if a slot is full or a token is not in the vocabulary."""
     positions, places = _positions(cache, slots)
     longest = int(positions.max())
     if longest >= cache.max_context:
         raise UserError(f"a slot already holds {longest} tokens, all its context of {cache.max_context}")
+    lowest, highest = tokens.aminmax()
+    if lowest < 0 or highest >= model.config.vocab_size:  # the C++ step would read beyond the embedding
+        raise UserError(f"token ids {int(lowest)} to {int(highest)} in a vocabulary of {model.config.vocab_size}")
     if logits_at is None:
         logits_at = torch.arange(len(slots), device=slots.device)
     if native is not None:
         logits, experts, selected = native.step(tokens, cache, slots, positions, logits_at, model.sparse)
-        cache.length[slots] = positions + 1  # ascending within a slot: the last one stays
+        cache.length.scatter_reduce_(0, slots, positions + 1, "amax")
         return Step(logits=logits, experts=experts, selected=selected)
     # Torch takes one token of a slot at a time.
     steps = [

@@ -153,6 +153,14 @@ def test_a_full_context_is_refused_and_a_full_idle_slot_is_not(nano: Model):
         cache.load(1, nano.prefill(random_tokens(65))[0])
 
 
+@pytest.mark.parametrize("token", [-1, 200])
+def test_a_token_beyond_the_vocabulary_is_refused(nano: Model, token: int):
+    cache = nano.new_cache(slots=1, max_context=64)
+    with pytest.raises(UserError, match=rf"token ids {token} to {token} in a vocabulary of 200"):
+        nano.decode(torch.tensor([token]), cache, torch.tensor([0]))
+    assert cache.length[0] == 0
+
+
 def test_prefill_gives_what_the_packed_forward_gives(nano: Model):
     tokens = random_tokens(33)
     _, pre = nano.prefill(tokens, logits_at=torch.tensor([32]))

@@ -47,6 +47,18 @@ def test_epochs_cover_every_sample_once_each_in_an_order_of_its_own():
     assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
 
 
+def test_shares_are_how_often_an_epoch_sees_a_domain_on_average():
+    """120 samples of two domains at 1.5 and 0.25: a Bernoulli draw per sample and epoch, five standard errors."""
+    samples = [replace(sample(place, 5), domain="ab"[place % 2]) for place in range(120)]
+    stage = replace(STAGE, steps=4000)
+    batches = epoch_batches(samples, stage, "seed", {"a": 1.5, "b": 0.25})
+    drawn = Counter(s.domain for step in range(stage.steps) for s in batches(step))
+    epochs = drawn.total() / (60 * 1.5 + 60 * 0.25)
+    for domain, mean in (("a", 1.5), ("b", 0.25)):
+        spread = 5 * (60 * epochs * (mean % 1) * (1 - mean % 1)) ** 0.5
+        assert abs(drawn[domain] - 60 * epochs * mean) < spread + 60  # the last epoch is cut
+
+
 def test_batches_are_filled_to_the_tokens_asked_for_and_no_further():
     batches = epoch_batches(SAMPLES, STAGE, "seed")
     for step in range(STAGE.steps):
