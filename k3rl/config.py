@@ -214,6 +214,12 @@ def check(config: Config) -> None:
             "algorithm.divide_by_std and algorithm.domain_scaling normalise the same thing twice: set one to false "
             "(domain_scaling keeps the size of a group's signal and equalises domains)"
         )
+    learner, steps = config.learner, config.train.steps
+    if learner.schedule == "cosine" and steps <= learner.warmup_steps:
+        raise ConfigError(
+            f"learner.schedule=cosine over train.steps={steps} has no step left after learner.warmup_steps="
+            f"{learner.warmup_steps}: lower the warm-up, or train longer"
+        )
     _check_counts(config)
     _check_batches(config)
     if not 0 < config.rollout.fault_limit <= 1:

@@ -103,6 +103,12 @@ def test_all_mistakes_are_told_at_once():
     assert "unknown configuration key learner.rank" in str(caught.value)
 
 
+def test_a_cosine_that_is_all_warm_up_is_refused():
+    with pytest.raises(ConfigError, match=r"train\.steps=5 has no step left after learner\.warmup_steps=5"):
+        compose(["experiment=quickstart", "train.steps=5"])
+    assert compose(["experiment=quickstart", "train.steps=6"]).train.steps == 6
+
+
 def test_stages_are_checked_by_name():
     with pytest.raises(ConfigError, match="sft stage late: source='web'"):
         load({"sft": {"stages": [{"name": "late", "source": "web"}]}})
