@@ -150,6 +150,7 @@ class SupervisedSection:
     demonstrations: int = 3000  # per domain, over all its training families and levels
     variants: int = 2  # phrasings of each solution drawn at random
     shares: dict[str, float] = field(default_factory=dict)  # times an epoch sees a domain's solutions; 1 if not named
+    unfinished: tuple[float, ...] = ()  # chance that a demonstrator stops before turn 0, 1, ...; the last for all later
     stages: tuple[StageSection, ...] = ()
     balance_rate: float = 1e-3  # gamma of the router bias' sign rule
 
@@ -228,16 +229,23 @@ def check(config: Config) -> None:
     _check_curriculum(config)
     _check_shares("evaluation.levels", config.evaluation.levels)
     _known_domains("curriculum.weights", config.curriculum.weights, config)
-    _known_domains("sft.shares", config.sft.shares, config)
-    for domain, share in config.sft.shares.items():
-        if not share > 0:
-            raise ConfigError(f"sft.shares.{domain}={share:g}: must be above 0")
+    _check_demonstrations(config)
     for name, temperature in (
         ("rollout.temperature", config.rollout.temperature),
         ("evaluation.temperature", config.evaluation.temperature),  # greedy is evaluated beside it
     ):
         if not 1e-3 <= temperature < math.inf:
             raise ConfigError(f"{name}={temperature}: samples need a finite temperature of at least 0.001")
+
+
+def _check_demonstrations(config: Config) -> None:
+    _known_domains("sft.shares", config.sft.shares, config)
+    for domain, share in config.sft.shares.items():
+        if not share > 0:
+            raise ConfigError(f"sft.shares.{domain}={share:g}: must be above 0")
+    for turn, chance in enumerate(config.sft.unfinished):
+        if not 0 <= chance < 1:
+            raise ConfigError(f"sft.unfinished={chance:g} before turn {turn}: must be at least 0 and below 1")
 
 
 def _check_counts(config: Config) -> None:

@@ -10,7 +10,7 @@ from k3rl.errors import UserError
 from k3rl.learner.samples import demonstration
 from k3rl.observability.conversations import read_conversations
 from k3rl.observability.trajectories import read_trajectories, trajectory_files
-from k3rl.supervised.demonstrations import to_samples
+from k3rl.supervised.demonstrations import render, to_samples
 from k3rl.supervised.rendering import render_chat
 from k3rl.types import Sample, Tier, Turn
 
@@ -42,7 +42,7 @@ def imitable(path: Path, files: Sequence[Path], renderer: XtmlRenderer, prompt_w
             f"{path}: none of {len(stored)} trajectories is a full success of the training split without a malformed "
             "turn; there is nothing to imitate"
         )
-    return to_samples(kept, renderer, prompt_weight)
+    return to_samples(render(kept, renderer), prompt_weight)
 
 
 def _readable(turns: Sequence[Turn]) -> bool:

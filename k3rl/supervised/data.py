@@ -15,7 +15,8 @@ from k3rl.config import Config, StageSection
 from k3rl.errors import UserError
 from k3rl.supervised.conversations import folder_samples
 from k3rl.supervised.copying import copy_sample, format_sample
-from k3rl.supervised.demonstrations import load_demonstrations, to_samples
+from k3rl.supervised.demonstrations import Rendered, to_samples
+from k3rl.supervised.unfinished import GIVEN_UP, stop_early
 from k3rl.types import Sample
 
 log = logging.getLogger(__name__)
@@ -27,13 +28,22 @@ MAKERS = {"copy": copy_sample, "format": format_sample}
 """Sources that make examples as they are needed."""
 
 
-def stage_batches(config: Config, stage: StageSection, renderer: XtmlRenderer, demonstrations: Path) -> Batches:
-    """Batches of about `stage.batch_tokens` tokens from the stage's source."""
+def stage_batches(
+    config: Config, stage: StageSection, renderer: XtmlRenderer, solutions: Callable[[], Sequence[Rendered]]
+) -> Batches:
+    """Batches of about `stage.batch_tokens` tokens from the stage's source; `solutions` is asked if that is them."""
     seed = f"{config.seed}/{stage.name}"
     if stage.source in MAKERS:
         return made_batches(renderer, stage, seed)
     if stage.source == "solutions":
-        samples = to_samples(load_demonstrations(demonstrations), renderer, stage.prompt_weight)
+        ending = renderer.assistant(GIVEN_UP)
+        samples = to_samples(
+            (
+                replace(one, log=stop_early(one.log, ending, config.sft.unfinished, Random(f"{seed}/{one.key}")))
+                for one in solutions()
+            ),
+            stage.prompt_weight,
+        )
     else:
         samples = folder_samples(Path(stage.path), renderer, stage.prompt_weight)
     limit = config.rollout.max_context

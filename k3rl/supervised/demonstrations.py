@@ -6,7 +6,8 @@ successes are used. Tokens are made from the messages, so another tokenizer need
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from k3rl.chat import XtmlRenderer
@@ -17,9 +18,12 @@ from k3rl.observability.trajectories import StoredTrajectory, read_trajectories,
 from k3rl.rollout.group import GroupSpec
 from k3rl.rollout.pool import RolloutPool
 from k3rl.supervised.rendering import render_chat
-from k3rl.types import Sample
+from k3rl.types import Sample, TokenLog
 
 SHARD = 600  # episodes in a file
+SEEDS_APART = 1_000_000
+"""Demonstrations draw their tasks with `seed + SEEDS_APART`, so that reinforcement learning with any smaller seed never
+meets a task whose solution the base model has been shown: what it does there is memory, and says nothing of others."""
 
 
 def demonstration_specs(levels: dict[str, int], count: int, seed: int) -> list[GroupSpec]:
@@ -31,7 +35,7 @@ def demonstration_specs(levels: dict[str, int], count: int, seed: int) -> list[G
             level=1 + place % levels[domain],
             index=place // levels[domain],
             samples=1,
-            seed=seed,
+            seed=seed + SEEDS_APART,
             temperature=0.0,
             player="solver",
         )
@@ -75,14 +79,23 @@ def load_demonstrations(folder: Path) -> list[StoredTrajectory]:
     return [row for _, file in step_files(folder) for row in read_trajectories(file) if row.success]
 
 
-def to_samples(stored: Sequence[StoredTrajectory], renderer: XtmlRenderer, prompt_weight: float) -> list[Sample]:
-    """Rendered by the current tokenizer; keys are task ids."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rendered:
+    """A trajectory's messages as tokens; `key` is its task's id."""
+
+    key: str
+    domain: str
+    log: TokenLog
+
+
+def render(stored: Sequence[StoredTrajectory], renderer: XtmlRenderer) -> list[Rendered]:
+    """By the current tokenizer, whichever they were played with."""
     return [
-        demonstration(
-            render_chat(renderer, row.messages, row.tools, row.tier),
-            key=row.task_id,
-            domain=row.domain,
-            prompt_weight=prompt_weight,
-        )
+        Rendered(key=row.task_id, domain=row.domain, log=render_chat(renderer, row.messages, row.tools, row.tier))
         for row in stored
     ]
+
+
+def to_samples(rendered: Iterable[Rendered], prompt_weight: float) -> list[Sample]:
+    """For supervised training: sampled tokens weigh 1, given ones `prompt_weight`."""
+    return [demonstration(one.log, key=one.key, domain=one.domain, prompt_weight=prompt_weight) for one in rendered]

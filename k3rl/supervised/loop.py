@@ -7,6 +7,7 @@ The last one is exported with packed experts to `model/`, and evaluated like any
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
@@ -26,7 +27,7 @@ from k3rl.observability.metrics import MetricsLog
 from k3rl.observability.progress import Bar
 from k3rl.run_folder import RunFolder
 from k3rl.supervised.data import stage_batches
-from k3rl.supervised.demonstrations import generate, missing_shards
+from k3rl.supervised.demonstrations import Rendered, generate, load_demonstrations, missing_shards, render
 from k3rl.supervised.start import initial_model
 from k3rl.types import Json
 
@@ -68,6 +69,11 @@ class _Stages:
         self.metrics = MetricsLog(folder.metrics)
         self.renderer = XtmlRenderer(load_tokenizer(start))
 
+    @cached_property
+    def solutions(self) -> list[Rendered]:
+        """The demonstrations, rendered once for all stages: with many of them that takes minutes."""
+        return render(load_demonstrations(self.folder.path / "demonstrations"), self.renderer)
+
     def run(self) -> Path:
         stages = self.config.sft.stages
         first, step, checkpoint = self._resume()
@@ -87,7 +93,7 @@ class _Stages:
 
     def _train(self, place: int, start: int, learner: LearnerGroup) -> None:
         stage = self.config.sft.stages[place]
-        batches = stage_batches(self.config, stage, self.renderer, self.folder.path / "demonstrations")
+        batches = stage_batches(self.config, stage, self.renderer, lambda: self.solutions)
         done = sum(s.steps for s in self.config.sft.stages[:place])
         alarm = StillExperts()
         with Bar(stage.name, stage.steps, done=start) as bar:

@@ -108,7 +108,7 @@ def conversations(tmp_path):
 def test_a_folder_of_conversations_is_data_and_long_ones_are_left_out(renderer, conversations, tmp_path):
     stage = StageSection(name="f", source="folder", path=str(conversations), steps=4, batch_tokens=1)
     config = Config(rollout=replace(Config().rollout, max_context=60))
-    batches = stage_batches(config, stage, renderer, tmp_path)
+    batches = stage_batches(config, stage, renderer, list)
     seen = [s for step in range(4) for s in batches(step)]
     assert Counter(keys(seen)) == {"chats.jsonl/0": 2, "chats.jsonl/1": 2}
     (answer,) = {s.tokens[s.loss_mask > 0].tobytes() for s in seen if s.key.startswith("chats.jsonl/0")}
@@ -119,7 +119,7 @@ def test_data_that_never_fits_is_told(renderer, conversations, tmp_path):
     stage = StageSection(name="f", source="folder", path=str(conversations))
     config = Config(rollout=replace(Config().rollout, max_context=8))
     with pytest.raises(UserError, match=r"stage f: no example of 3 fits rollout\.max_context=8"):
-        stage_batches(config, stage, renderer, tmp_path)
+        stage_batches(config, stage, renderer, list)
 
 
 @pytest.mark.parametrize("kind", [copying.repeat, copying.look_up, copying.call, copying.put, copying.relay])

@@ -4,16 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from k3rl.config import Config, RolloutSection, StageSection, SupervisedSection
+from k3rl.config import Config, CurriculumSection, RolloutSection, StageSection, SupervisedSection
 from k3rl.errors import EnvironmentFault
 from k3rl.model_folder import tokenizer_folder
+from k3rl.rollout.curriculum import Curriculum
 from k3rl.rollout.pool import RolloutPool
 from k3rl.supervised import demonstrations, loop
+from k3rl.supervised.data import stage_batches
 from k3rl.supervised.demonstrations import (
     demonstration_specs,
     generate,
     load_demonstrations,
     missing_shards,
+    render,
     to_samples,
 )
 
@@ -43,7 +46,33 @@ def test_specs_go_through_levels_and_domains_in_turn():
     assert [(s.level, s.index) for s in specs if s.domain == "a"] == [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (3, 1)]
     assert [(s.level, s.index) for s in specs if s.domain == "b"] == [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2)]
     assert [s.domain for s in specs[:4]] == ["a", "b", "a", "b"]
-    assert {(s.split, s.player, s.samples, s.seed) for s in specs} == {("train", "solver", 1, 4)}
+    assert {(s.split, s.player, s.samples, s.seed) for s in specs} == {("train", "solver", 1, 1_000_004)}
+
+
+def test_training_never_draws_a_task_that_was_demonstrated():
+    curriculum = Curriculum(settings=CurriculumSection(), levels={"a": 3}, seed=4)
+    drawn, _ = curriculum.draw(curriculum.start(), step=0, groups=20, samples=2, temperature=1.0)
+    shown = demonstration_specs({"a": 3}, 60, seed=4)
+    assert {s.split for s in drawn} == {s.split for s in shown}
+    assert {s.seed for s in drawn}.isdisjoint(s.seed for s in shown)
+
+
+def test_every_stage_draws_anew_who_stops_early(make_pool, tmp_path, renderer):
+    generate(make_pool(), tmp_path, 30, seed=0)
+    solutions = render(load_demonstrations(tmp_path), renderer)
+    supervised = SupervisedSection(unfinished=(0.5,))
+
+    def tokens(name, config):
+        stage = StageSection(name=name, source="solutions", steps=1, batch_tokens=100_000)
+        samples = stage_batches(config, stage, renderer, lambda: solutions)(0)
+        return {s.key.partition("@")[0]: len(s.tokens) for s in samples}
+
+    whole = tokens("first", Config())
+    first, second = (tokens(name, Config(sft=supervised)) for name in ("first", "second"))
+    assert first == tokens("first", Config(sft=supervised))
+    stopped = [{key for key in whole if some[key] < whole[key]} for some in (first, second)]
+    assert all(0 < len(keys) < 30 for keys in stopped)
+    assert stopped[0] != stopped[1]
 
 
 def test_a_killed_generation_goes_on_at_the_first_missing_shard(make_pool, tmp_path, monkeypatch, renderer):
@@ -54,7 +83,7 @@ def test_a_killed_generation_goes_on_at_the_first_missing_shard(make_pool, tmp_p
     assert [file.name for file in files] == [f"step-00000{n}.parquet" for n in range(3)]
     stored = load_demonstrations(tmp_path)
     assert len({row.task_id for row in stored}) == len(stored) == 10
-    samples = to_samples(stored, renderer, prompt_weight=0.0)
+    samples = to_samples(render(stored, renderer), prompt_weight=0.0)
 
     kept = [(file.stat().st_mtime_ns, file.stat().st_ino) for file in files]
     files[1].unlink()
@@ -65,7 +94,7 @@ def test_a_killed_generation_goes_on_at_the_first_missing_shard(make_pool, tmp_p
     assert played == demonstration_specs({"echo": 2}, 10, seed=0)[4:8]
     now = [(file.stat().st_mtime_ns, file.stat().st_ino) for file in files]
     assert (now[0], now[2]) == (kept[0], kept[2])
-    again = to_samples(load_demonstrations(tmp_path), renderer, prompt_weight=0.0)
+    again = to_samples(render(load_demonstrations(tmp_path), renderer), prompt_weight=0.0)
     assert [(s.key, s.tokens.tolist()) for s in again] == [(s.key, s.tokens.tolist()) for s in samples]
 
 
