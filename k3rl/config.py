@@ -141,6 +141,7 @@ class StageSection:
     sparse: bool = True  # False: full attention, before the indexer is trained
     train: str = "model"  # model | indexer
     quantize: bool = True  # QAT: multiply by the MXFP4 bytes
+    unfinished: tuple[float, ...] = ()  # chance that a demonstrator stops before turn 0, 1, ...; the last for all later
 
 
 @section
@@ -150,7 +151,6 @@ class SupervisedSection:
     demonstrations: int = 3000  # per domain, over all its training families and levels
     variants: int = 2  # phrasings of each solution drawn at random
     shares: dict[str, float] = field(default_factory=dict)  # times an epoch sees a domain's solutions; 1 if not named
-    unfinished: tuple[float, ...] = ()  # chance that a demonstrator stops before turn 0, 1, ...; the last for all later
     stages: tuple[StageSection, ...] = ()
     balance_rate: float = 1e-3  # gamma of the router bias' sign rule
 
@@ -243,9 +243,10 @@ def _check_demonstrations(config: Config) -> None:
     for domain, share in config.sft.shares.items():
         if not share > 0:
             raise ConfigError(f"sft.shares.{domain}={share:g}: must be above 0")
-    for turn, chance in enumerate(config.sft.unfinished):
-        if not 0 <= chance < 1:
-            raise ConfigError(f"sft.unfinished={chance:g} before turn {turn}: must be at least 0 and below 1")
+    for stage in config.sft.stages:
+        if not all(0 <= chance < 1 for chance in stage.unfinished):
+            chances = ", ".join(f"{chance:g}" for chance in stage.unfinished)
+            raise ConfigError(f"sft stage {stage.name}: unfinished=[{chances}]: each must be at least 0 and below 1")
 
 
 def _check_counts(config: Config) -> None:

@@ -88,7 +88,7 @@ class Job:
             config=asdict(config),
         )
         self._recording: Recording | None = None  # trajectories being written
-        self._alarm = StillExperts()
+        self._alarm = StillExperts(config.learner.learning_rate)
 
     def run(self) -> None:
         """From wherever the run stands to its end."""

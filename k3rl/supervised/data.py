@@ -39,7 +39,7 @@ def stage_batches(
         ending = renderer.assistant(GIVEN_UP)
         samples = to_samples(
             (
-                replace(one, log=stop_early(one.log, ending, config.sft.unfinished, Random(f"{seed}/{one.key}")))
+                replace(one, log=stop_early(one.log, ending, stage.unfinished, Random(f"{seed}/{one.key}")))
                 for one in solutions()
             ),
             stage.prompt_weight,

@@ -95,7 +95,7 @@ class _Stages:
         stage = self.config.sft.stages[place]
         batches = stage_batches(self.config, stage, self.renderer, lambda: self.solutions)
         done = sum(s.steps for s in self.config.sft.stages[:place])
-        alarm = StillExperts()
+        alarm = StillExperts(stage.learning_rate)
         with Bar(stage.name, stage.steps, done=start) as bar:
             for step in range(start, stage.steps):
                 began = time.monotonic()

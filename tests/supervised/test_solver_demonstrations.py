@@ -60,16 +60,15 @@ def test_training_never_draws_a_task_that_was_demonstrated():
 def test_every_stage_draws_anew_who_stops_early(make_pool, tmp_path, renderer):
     generate(make_pool(), tmp_path, 30, seed=0)
     solutions = render(load_demonstrations(tmp_path), renderer)
-    supervised = SupervisedSection(unfinished=(0.5,))
 
-    def tokens(name, config):
-        stage = StageSection(name=name, source="solutions", steps=1, batch_tokens=100_000)
-        samples = stage_batches(config, stage, renderer, lambda: solutions)(0)
+    def tokens(name, *chances):
+        stage = StageSection(name=name, source="solutions", steps=1, batch_tokens=100_000, unfinished=chances)
+        samples = stage_batches(Config(), stage, renderer, lambda: solutions)(0)
         return {s.key.partition("@")[0]: len(s.tokens) for s in samples}
 
-    whole = tokens("first", Config())
-    first, second = (tokens(name, Config(sft=supervised)) for name in ("first", "second"))
-    assert first == tokens("first", Config(sft=supervised))
+    whole = tokens("first")
+    first, second = (tokens(name, 0.5) for name in ("first", "second"))
+    assert first == tokens("first", 0.5)
     stopped = [{key for key in whole if some[key] < whole[key]} for some in (first, second)]
     assert all(0 < len(keys) < 30 for keys in stopped)
     assert stopped[0] != stopped[1]
