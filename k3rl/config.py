@@ -247,6 +247,8 @@ def _check_demonstrations(config: Config) -> None:
         if not all(0 <= chance < 1 for chance in stage.unfinished):
             chances = ", ".join(f"{chance:g}" for chance in stage.unfinished)
             raise ConfigError(f"sft stage {stage.name}: unfinished=[{chances}]: each must be at least 0 and below 1")
+        if stage.unfinished and stage.source != "solutions":
+            raise ConfigError(f"sft stage {stage.name}: unfinished is for source=solutions, not {stage.source}")
 
 
 def _check_counts(config: Config) -> None:

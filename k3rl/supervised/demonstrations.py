@@ -22,8 +22,8 @@ from k3rl.types import Sample, TokenLog
 
 SHARD = 600  # episodes in a file
 SEEDS_APART = 1_000_000
-"""Demonstrations draw their tasks with `seed + SEEDS_APART`, so that reinforcement learning with any smaller seed never
-meets a task whose solution the base model has been shown: what it does there is memory, and says nothing of others."""
+"""Demonstrations draw their tasks with `seed + SEEDS_APART`, so that reinforcement learning, with any other seed,
+never meets a task whose solution the base model has been shown: what it does there is memory."""
 
 
 def demonstration_specs(levels: dict[str, int], count: int, seed: int) -> list[GroupSpec]:

@@ -12,21 +12,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+from omegaconf import OmegaConf
 
 from k3rl.errors import UserError
 from k3rl.evaluation.tables import MEASURE_TITLES
 
 
 def main() -> None:
-    """Read, and print three tables."""
+    """Read, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
-    runs = {folder.name: read(folder) for folder in parser.parse_args().runs}
+    try:
+        runs = {str(folder): read(folder) for folder in parser.parse_args().runs}
+    except UserError as error:
+        parser.error(str(error))
     for title, rows in (
-        ("Unseen tasks, average of the domains", [average_row(name, run, run) for name, run in runs.items()]),
+        ("Unseen tasks, average of the domains", [average_row(*run) for run in runs.items()]),
         ("By domain", [row for name, run in runs.items() for row in domain_rows(name, run)]),
-        ("Held-out families", [heldout_row(name, run) for name, run in runs.items() if run["heldout"]]),
+        (
+            "Held-out families",
+            [average_row(name, {**run, **run["heldout"]}) for name, run in runs.items() if run["heldout"]],
+        ),
         ("Learner against rollout, |difference of log-probabilities|", [mismatch_row(*run) for run in runs.items()]),
     ):
         if rows:
@@ -37,15 +43,17 @@ def read(folder: Path) -> Mapping[str, Any]:
     """A run's summary, with its objective."""
     try:
         summary = json.loads((folder / "summary.json").read_text())
-        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config = OmegaConf.load(folder / "config.yaml")
     except OSError as error:
         raise UserError(f"{folder} is no finished run: {error.strerror}: {error.filename}") from error
-    return {**summary, "objective": config["algorithm"]["objective"]}
+    if "gain" not in summary["average"]:
+        raise UserError(f"{folder} has one evaluation, not one before and one after training")
+    return {**summary, "objective": config.algorithm.objective}
 
 
-def average_row(name: str, run: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, str]:
+def average_row(name: str, run: Mapping[str, Any]) -> dict[str, str]:
     """One run in one line."""
-    average = part["average"]
+    average = run["average"]
     return {
         "run": name,
         "objective": run["objective"],
@@ -54,11 +62,6 @@ def average_row(name: str, run: Mapping[str, Any], part: Mapping[str, Any]) -> d
         "minutes": f"{run['seconds'] / 60:.1f}",
         **dict(moves(average["before"], average["after"], average["gain"])),
     }
-
-
-def heldout_row(name: str, run: Mapping[str, Any]) -> dict[str, str]:
-    """The families that no training has seen."""
-    return average_row(name, run, run["heldout"])
 
 
 def domain_rows(name: str, run: Mapping[str, Any]) -> Iterator[dict[str, str]]:
@@ -78,6 +81,9 @@ def mismatch_row(name: str, run: Mapping[str, Any]) -> dict[str, str]:
 def moves(before: Mapping[str, Any], after: Mapping[str, Any], gain: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """By measure: before, after, paired gain and its interval, in percent."""
     for measure, title in MEASURE_TITLES.items():
+        if gain[measure] is None:  # fewer samples than the measure needs
+            yield title, "-"
+            continue
         sides = (100 * side[measure]["mean"] for side in (before, after))
         mean, low, high = (100 * gain[measure][key] for key in ("mean", "low", "high"))
         yield title, "{:.1f} to {:.1f}".format(*sides) + f", {mean:+.1f} ({low:.1f} to {high:.1f})"
