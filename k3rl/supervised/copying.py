@@ -1,15 +1,23 @@
 """The first things a model from nothing learns: to copy names, then to do so inside the chat format.
 
-Copying is the bottleneck of small models, and it is learned far sooner where most predicted tokens are copies
-(docs/log.md): first bare lists, `<|open|>kiwi oak<|sep|>kiwi oak<|close|>`. Then short chats in the real format: repeat
-a list, answer with a key's value, pass names on to a tool (one argument or two), read them back out of a tool's reply.
+Copying is the bottleneck of small models, and it is learned far sooner where most predicted tokens are copies: first
+bare lists, `<|open|>kiwi oak<|sep|>kiwi oak<|close|>`, soon with other tokens around them, for a list that always
+stands at the same place is copied by counting. Then short chats in the real format: repeat a list, answer with a key's
+value, pass names on to a tool (one argument or two), read them back out of a tool's reply. There too the names alone
+count at first. Without either it is a matter of the seed whether a list's first name, which no copied name stands
+before, is ever found in a chat (docs/log.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+from functools import lru_cache
 from random import Random
 
-from k3rl.chat import Marker, XtmlRenderer
+import numpy as np
+
+from k3rl.chat import Marker, Tokenizer, XtmlRenderer
 from k3rl.config import StageSection
 from k3rl.environments.pools import NUMBERS, WORDS
 from k3rl.learner.samples import demonstration
@@ -18,7 +26,11 @@ from k3rl.types import Message, Sample, Tier, ToolCall
 
 NAMES: tuple[str, ...] = (*WORDS, *map(str, NUMBERS))
 SEPARATORS = ("", "", " ", " ", "/", "\n", ", ")
-SIDE_BY_SIDE = 0.4  # share of the stage in which nothing stands between names: with separators alone, none are copied
+# Shares of a stage: until when a bare list stands alone, and its names side by side (with separators from the start,
+# none are copied); until when the names are all that counts in a chat.
+ALONE = 0.25
+SIDE_BY_SIDE = 0.4
+NAMES_ONLY = 0.4
 
 
 def copy_sample(renderer: XtmlRenderer, rng: Random, key: str, stage: StageSection, progress: float) -> Sample:
@@ -26,7 +38,8 @@ def copy_sample(renderer: XtmlRenderer, rng: Random, key: str, stage: StageSecti
     tokenizer = renderer.tokenizer
     between = tokenizer.encode("" if progress < SIDE_BY_SIDE else rng.choice(SEPARATORS))
     names = [token for name in _names(rng, 2, 12) for token in (*between, *tokenizer.encode(name))][len(between) :]
-    given = [tokenizer.id(Marker.OPEN), *names, tokenizer.id(Marker.SEP)]
+    before, after = ([], []) if progress < ALONE else (_others(tokenizer, rng, 8), _others(tokenizer, rng, 16))
+    given = [tokenizer.id(Marker.OPEN), *before, *names, tokenizer.id(Marker.SEP), *after]
     log = token_log([(given, False), ([*names, tokenizer.id(Marker.CLOSE)], True)])
     return demonstration(log, key=key, domain="copy", prompt_weight=stage.prompt_weight)
 
@@ -36,7 +49,11 @@ def format_sample(renderer: XtmlRenderer, rng: Random, key: str, stage: StageSec
     kind = rng.choice((repeat, look_up, look_up, call, put, put, relay))
     # The tools are not declared: their declarations would be nine tenths of the tokens.
     log = render_chat(renderer, kind(rng), (), Tier.LOW)
-    return demonstration(log, key=key, domain="format", prompt_weight=stage.prompt_weight)
+    sample = demonstration(log, key=key, domain="format", prompt_weight=stage.prompt_weight)
+    if progress >= NAMES_ONLY:
+        return sample
+    counts = np.isin(sample.tokens, list(_name_tokens(renderer.tokenizer)))
+    return replace(sample, loss_mask=np.where(counts, sample.loss_mask, np.float32(0)))
 
 
 def repeat(rng: Random) -> list[Message]:
@@ -63,27 +80,16 @@ def look_up(rng: Random) -> list[Message]:
 def call(rng: Random) -> list[Message]:
     """Names of the prompt go into a tool call."""
     text = rng.choice((" ", "/", ".", ",")).join(_names(rng, 1, 5))
-    return [
-        Message(role="user", content=f"echo {text}"),
-        Message(role="assistant", tool_calls=(ToolCall(id="echo:1", name="echo", arguments={"text": text}),)),
-        Message(role="tool", name="echo", tool_call_id="echo:1", content="ok"),
-        Message(role="assistant", content="done"),
-    ]
+    return [Message(role="user", content=f"Run {text}"), _calls("shell", command=text)]
 
 
 def put(rng: Random) -> list[Message]:
     """Two names of the prompt, in either order, go into two arguments of a call."""
     place, value = _names(rng, 2, 2)
     wording = rng.choice(
-        (f"put {value} in {place}", f"{place} must say {value}", f"{place} becomes {value}", f"{value} goes to {place}")
+        (f"put {value} in {place}", f"{place} must say {value}", f"{place} becomes {value}", f"copy {value} to {place}")
     )
-    arguments = {"place": place, "value": value}
-    return [
-        Message(role="user", content=wording),
-        Message(role="assistant", tool_calls=(ToolCall(id="put:1", name="put", arguments=arguments),)),
-        Message(role="tool", name="put", tool_call_id="put:1", content="ok"),
-        Message(role="assistant", content="done"),
-    ]
+    return [Message(role="user", content=wording), _calls("write", cell=place, value=value)]
 
 
 def relay(rng: Random) -> list[Message]:
@@ -93,14 +99,32 @@ def relay(rng: Random) -> list[Message]:
     wanted = rng.randrange(len(keys))
     listing = "\n".join(f"{k} {v}" for k, v in zip(keys, values, strict=True))
     return [
-        Message(role="user", content=f"echo list, then echo what stands beside {keys[wanted]}"),
-        Message(role="assistant", tool_calls=(ToolCall(id="echo:1", name="echo", arguments={"text": "list"}),)),
-        Message(role="tool", name="echo", tool_call_id="echo:1", content=listing),
-        Message(role="assistant", tool_calls=(ToolCall(id="echo:1", name="echo", arguments={"text": values[wanted]}),)),
-        Message(role="tool", name="echo", tool_call_id="echo:1", content="ok"),
-        Message(role="assistant", content="done"),
+        Message(role="user", content=f"look up {keys[wanted]} in list"),
+        _calls("view", path="list"),
+        Message(role="tool", name="view", tool_call_id="view:1", content=listing),
+        _calls("shell", command=values[wanted]),
     ]
 
 
 def _names(rng: Random, low: int, high: int) -> list[str]:
     return rng.sample(NAMES, rng.randint(low, high))
+
+
+def _calls(tool: str, **arguments: str) -> Message:
+    """A call whose tags the tokenizer knows whole: spelled in letters they are thirty tokens around one name."""
+    return Message(role="assistant", tool_calls=(ToolCall(id=f"{tool}:1", name=tool, arguments=dict(arguments)),))
+
+
+def _others(tokenizer: Tokenizer, rng: Random, most: int) -> list[int]:
+    """Up to `most` tokens that are no names."""
+    return rng.choices(_other_tokens(tokenizer), k=rng.randint(0, most))
+
+
+@lru_cache(maxsize=4)
+def _name_tokens(tokenizer: Tokenizer) -> Collection[int]:
+    return frozenset(token for name in NAMES for token in tokenizer.encode(name))
+
+
+@lru_cache(maxsize=4)
+def _other_tokens(tokenizer: Tokenizer) -> list[int]:
+    return sorted(set(range(tokenizer.vocab_size)) - set(_name_tokens(tokenizer)))

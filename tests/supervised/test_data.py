@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from k3rl.chat import Marker
 from k3rl.config import Config, StageSection
 from k3rl.errors import UserError
 from k3rl.supervised import copying
@@ -84,7 +85,8 @@ def test_keys_are_unique_in_a_batch_that_spans_epochs():
 def test_made_batches_are_fresh_at_every_step_and_the_same_again(renderer, source):
     stage = replace(STAGE, source=source, batch_tokens=400, prompt_weight=0.5)
     batches = made_batches(renderer, stage, "seed")
-    first, again, second = batches(7), batches(7), batches(8)
+    late = STAGE.steps - 2
+    first, again, second = batches(late), batches(late), batches(late + 1)
     assert [s.tokens.tolist() for s in first] == [s.tokens.tolist() for s in again]
     assert [s.tokens.tolist() for s in first] != [s.tokens.tolist() for s in second]
     assert len({s.key for s in (*first, *second)}) == len(first) + len(second)
@@ -134,8 +136,38 @@ def test_what_format_examples_answer_stands_in_what_they_were_given(kind):
             seen += message.content
 
 
-def test_a_copy_repeats_its_list(renderer):
+@pytest.mark.parametrize("kind", [copying.call, copying.put, copying.relay])
+def test_tags_of_format_examples_are_single_tokens(renderer, kind):
+    tags = set()
+    for number in range(20):
+        for call in (call for message in kind(Random(number)) for call in message.tool_calls):
+            tags |= {
+                f'call tool="{call.name}" index="1"',
+                *(f'argument key="{k}" type="string"' for k in call.arguments),
+            }
+    assert len(tags) > 1
+    assert {len(renderer.tokenizer.encode(tag)) for tag in tags} == {1}
+
+
+def test_a_copy_repeats_its_list_wherever_it_stands(renderer):
     batches = made_batches(renderer, replace(STAGE, source="copy", batch_tokens=400), "seed")
-    for drawn in (*batches(0), *batches(STAGE.steps - 1)):
-        given, answer = (drawn.tokens[drawn.loss_mask == counts].tolist() for counts in (0, 1))
-        assert given[1:-1] == answer[:-1]
+    sep = renderer.tokenizer.id(Marker.SEP)
+    for step in (0, STAGE.steps - 1):
+        places = set()
+        for drawn in batches(step):
+            given, answer = (drawn.tokens[drawn.loss_mask == counts].tolist() for counts in (0, 1))
+            names = answer[:-1]
+            starts = [i for i in range(len(given)) if given[i : i + len(names) + 1] == [*names, sep]]
+            assert len(starts) == 1
+            places.add((starts[0], len(given) - starts[0] - len(names)))
+        assert (len(places) == 1) == (step == 0)
+
+
+def test_at_first_names_alone_count_in_a_chat(renderer):
+    names = {token for name in copying.NAMES for token in renderer.tokenizer.encode(name)}
+    batches = made_batches(renderer, replace(STAGE, source="format", batch_tokens=400), "seed")
+    for drawn in batches(0):
+        counted = set(drawn.tokens[drawn.loss_mask > 0].tolist())
+        assert counted
+        assert counted <= names
+    assert any(set(s.tokens[s.loss_mask > 0].tolist()) - names for s in batches(STAGE.steps - 1))
