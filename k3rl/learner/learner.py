@@ -86,7 +86,8 @@ class Learner:
         """One optimizer step on all samples. Without a single token that counts, nothing moves (`skipped` is 1).
 
         Metrics: loss and the objective's own; grad_norm (before clipping), lr, tokens (of context), trained_tokens,
-        entropy; domain/<name>/{tokens, entropy, signal}, signal being the domain's share of sum |advantage|;
+        entropy; domain/<name>/{tokens, entropy, signal}: trained tokens, their mean entropy by weight, and the domain's
+        share of sum |advantage|;
         experts/{flips, flip_share, alarm_still, imbalance}; for rollouts mismatch/{mean, p99, max, n, kl, histogram},
         routes_differ and selections_differ, measured before the update by the same forward on these samples; seconds.
         """
@@ -234,7 +235,12 @@ def _domain_sums(
         "entropy": entropy.sum() / denominator,
         "entropy_at_1": (predicted.entropy_at_1.double() * weight).sum() / denominator,
     }
-    kinds = {"tokens": weight, "entropy": entropy, "signal": weight * signals.advantages.abs().double()}
+    kinds = {
+        "tokens": (weight > 0).double(),
+        "weight": weight,
+        "entropy": entropy,
+        "signal": weight * signals.advantages.abs().double(),
+    }
     for kind, values in kinds.items():
         by_domain = torch.bincount(index, weights=values, minlength=len(domains))
         sums |= {f"domain/{name}/{kind}": by_domain[place] for place, name in enumerate(domains)}
@@ -242,10 +248,10 @@ def _domain_sums(
 
 
 def _finish_domains(metrics: dict[str, Any], domains: Sequence[str]) -> dict[str, Any]:
-    """Turn sums by domain into the mean entropy and the share of the signal."""
+    """Turn sums by domain into the mean entropy and the share of the signal; the sum of weights has served then."""
     signal = sum(metrics[f"domain/{name}/signal"] for name in domains)
     for name in domains:
-        metrics[f"domain/{name}/entropy"] /= max(metrics[f"domain/{name}/tokens"], 1e-30)
+        metrics[f"domain/{name}/entropy"] /= max(metrics.pop(f"domain/{name}/weight"), 1e-30)
         metrics[f"domain/{name}/signal"] /= max(signal, 1e-30)
     return metrics
 

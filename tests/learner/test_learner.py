@@ -1,6 +1,7 @@
 """The learner's step against a plain torch loop over single sequences, and what it reports against direct sums."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,21 @@ def test_domains_and_tokens_are_reported_as_they_are(folder: Path) -> None:
         assert metrics[f"domain/{domain}/entropy"] == pytest.approx(entropy, rel=1e-5)
     assert metrics["tokens"] == sum(LENGTHS)
     assert metrics["trained_tokens"] == sum(s.loss_mask.sum() for s in samples)
+
+
+def test_tokens_are_counted_and_entropies_weighted_where_weights_are_fractions(folder: Path) -> None:
+    """As with loss_mean=sequence, where the tokens of a trajectory share a weight of 1."""
+    samples = [
+        replace(s, loss_mask=s.loss_mask / np.float32(np.count_nonzero(s.loss_mask))) for s in rollouts(folder, LENGTHS)
+    ]
+    metrics = Learner(folder, LearnerConfig()).step(samples, GRPO())
+    for domain in ("code", "office"):
+        mine = [s for s in samples if s.domain == domain]
+        assert metrics[f"domain/{domain}/tokens"] == sum(np.count_nonzero(s.loss_mask[1:]) for s in mine)
+        means = [s.entropies[s.loss_mask > 0].mean() for s in mine]  # every trajectory counts the same
+        assert metrics[f"domain/{domain}/entropy"] == pytest.approx(np.mean(means), rel=1e-5)
+    assert metrics["trained_tokens"] == sum(metrics[f"domain/{name}/tokens"] for name in ("code", "office"))
+    assert not [name for name in metrics if name.endswith("/weight")]
 
 
 def test_temperature_is_that_of_sampling(folder: Path) -> None:
