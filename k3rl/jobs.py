@@ -17,7 +17,7 @@ from k3rl.errors import ConfigError
 from k3rl.evaluation.evaluate import evaluate, evaluation_specs
 from k3rl.evaluation.picture import curves, draw
 from k3rl.evaluation.report import comparison, evaluation, summary
-from k3rl.evaluation.results import read_results, write_results
+from k3rl.evaluation.results import read_results, results_folder, write_results
 from k3rl.evaluation.statistics import TaskResult
 from k3rl.evaluation.tables import show
 from k3rl.learner.group import LearnerGroup, Stage
@@ -155,7 +155,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     if config.evaluation.compare:
         models.append(model_folder(config.evaluation.compare))
     name = "-".join(["eval", *map(model_name, models)])
-    output = Path(config.evaluation.output or Path(config.run_dir).with_name(name))
+    output = results_folder(Path(config.evaluation.output or Path(config.run_dir).with_name(name)))
     console = Console()
     with running_cluster(config.ray):
         results = [

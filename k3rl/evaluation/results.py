@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -10,6 +11,21 @@ from pathlib import Path
 from k3rl.errors import UserError
 from k3rl.evaluation.statistics import TaskResult
 from k3rl.run_folder import write_atomically
+
+
+def results_folder(path: Path) -> Path:
+    """Make the folder that results will go to, and try it: an evaluation that cannot be kept should not be played.
+
+    Raises UserError where nothing can be written there.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise UserError(
+            f"evaluation.output={path}: results cannot be written there ({error.strerror}); name another folder"
+        ) from error
+    return path
 
 
 def write_results(path: Path, results: Iterable[TaskResult]) -> None:
