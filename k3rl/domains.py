@@ -34,7 +34,7 @@ def make_domain(name: str, settings: Mapping[str, Any]) -> Domain:
         made = getattr(importlib.import_module(module_name), class_name)(**arguments)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"environment.{name}._target_={target}: {error}") from error
-    except TypeError as error:
+    except (TypeError, ConfigError) as error:
         raise ConfigError(f"environment.{name}: {error}; see {target}") from error
     if not isinstance(made, Domain):
         raise ConfigError(f"environment.{name}._target_={target}: not a k3rl.environment.Domain")

@@ -25,7 +25,10 @@ def lines(capsys):
         (["eval", "model.path=/none/such"], "model.path=/none/such: no model folder"),
         (["train", "model.preset=nano"], "model.preset=nano: only `k3rl sft` starts from nothing"),
         (["eval", "evaluation.output=/dev/null/x"], "evaluation.output=/dev/null/x: results cannot be written there"),
-        (["eval", "run_dir=/dev/null/x"], "evaluation.output=/dev/null/eval-nano_base: results cannot be written there"),
+        (
+            ["eval", "run_dir=/dev/null/x"],
+            "evaluation.output=/dev/null/eval-nano_base: results cannot be written there",
+        ),
         (["env", "check", "none_such"], "none_such"),
         (["env", "check", "office", "--seeds", "0"], "--seeds 0: must be at least 1"),
     ],

@@ -69,6 +69,19 @@ REFUSED = {
     "rollout.environment_seconds=0": "rollout.environment_seconds=0: must be above 0",
     "rollout.deadline_seconds=720": "4 attempts (1 + rollout.retries) x (120 s for a turn or call that hangs + 60 s",
     "curriculum.max_level=0": "curriculum.max_level=0: must be at least 1",
+    "learner.learning_rate=0": "learner.learning_rate=0: must be above 0",
+    "learner.betas=[0.9,1.0]": "learner.betas[1]=1: must be at least 0 and below 1",
+    "learner.clip_gradient=-1": "learner.clip_gradient=-1: must be at least 0",
+    "learner.warmup_steps=-1": "learner.warmup_steps=-1: must be at least 0",
+    "algorithm.clip_low=1": "algorithm.clip_low=1: must be above 0 and below 1",
+    "algorithm.clip_high=0": "algorithm.clip_high=0: must be above 0",
+    "algorithm.domain_scaling_floor=0": "algorithm.domain_scaling_floor=0: must be above 0",
+    "algorithm.domain_scaling_decay=1": "algorithm.domain_scaling_decay=1: must be at least 0 and below 1",
+    "train.seconds=nan": "train.seconds=nan: must be at least 0",
+    "sft.variants=0": "sft.variants=0: must be at least 1",
+    "sft.demonstrations=-1": "sft.demonstrations=-1: must be at least 0",
+    "sft.stages=[{learning_rate: -1}]": "sft stage solutions: learning_rate=-1: must be above 0",
+    "sft.stages=[{prompt_weight: -1}]": "sft stage solutions: prompt_weight=-1: must be at least 0",
     "curriculum.replay=1.5": "curriculum.replay=1.5",
     "evaluation.levels={0: 1}": "level 0 of evaluation.levels=0: must be at least 1",
     "sft.stages=[{steps: 0}]": "sft stage solutions: steps=0: must be at least 1",
@@ -109,6 +122,12 @@ def test_a_cosine_that_is_all_warm_up_is_refused():
     with pytest.raises(ConfigError, match=r"train\.steps=5 has no step left after learner\.warmup_steps=5"):
         compose(["experiment=quickstart", "train.steps=5"])
     assert compose(["experiment=quickstart", "train.steps=6"]).train.steps == 6
+
+
+def test_demonstrations_are_needed_where_a_stage_learns_from_them():
+    with pytest.raises(ConfigError, match=r"sft\.demonstrations=0: must be at least 1"):
+        compose(["sft.demonstrations=0", "sft.stages=[{source: solutions}]"])
+    assert compose(["sft.demonstrations=0", "sft.stages=[{source: copy}]"]).sft.demonstrations == 0
 
 
 def test_stages_are_checked_by_name():

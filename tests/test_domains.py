@@ -30,6 +30,22 @@ def test_a_bad_target_is_told_in_one_line(settings, text):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("target", "settings", "text"),
+    [
+        ("code_repair.CodeRepair", {"sandboxes": 0}, "environment.x: a pool of 0 sandboxes: must be at least 1"),
+        ("code_repair.CodeRepair", {"seconds": 0.0}, "environment.x: seconds=0: must be above 0"),
+        ("office.OfficeDomain", {"judges": -1}, "environment.x: a pool of -1 sandboxes: must be at least 1"),
+        ("terminal.Terminal", {"sandboxes": 0}, "environment.x: sandboxes, graders and bystanders must be at least 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_told_with_the_domain_s_name(target, settings, text):
+    with pytest.raises(ConfigError) as caught:
+        make_domain("x", {"_target_": f"k3rl.environments.{target}", **settings})
+    assert str(caught.value).startswith(text)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_job_needs_a_domain():
     with pytest.raises(ConfigError, match="environment is empty"):
         make_domains({})

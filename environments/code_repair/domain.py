@@ -16,7 +16,7 @@ from k3rl.environments.code_repair.scoring import judge
 from k3rl.environments.code_repair.shapes import HELDOUT, TRAINED
 from k3rl.environments.code_repair.workspace import TOOLS, Workspace
 from k3rl.environments.sandbox import SandboxPool, SandboxSpec
-from k3rl.errors import UserError
+from k3rl.errors import ConfigError, UserError
 from k3rl.types import SPLITS, Json, Limits, Message, Score, Split, Task
 
 _SPEC = SandboxSpec(
@@ -82,6 +82,8 @@ class CodeRepair:
     heldout = tuple(HELDOUT)
 
     def __init__(self, *, sandboxes: int = 4, seconds: float = 20.0) -> None:
+        if not seconds > 0:
+            raise ConfigError(f"seconds={seconds:g}: must be above 0")
         self.sandbox_spec = _SPEC
         self._pool = SandboxPool(_SPEC, sandboxes)
         self._runs = Runs(self._pool, seconds=seconds)

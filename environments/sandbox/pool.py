@@ -11,7 +11,7 @@ from typing import Any
 from k3rl.environments.sandbox.container import Container
 from k3rl.environments.sandbox.runtime import Runtime, prepare
 from k3rl.environments.sandbox.spec import BashResult, Entry, SandboxSpec, Tree
-from k3rl.errors import AgentFault, EnvironmentFault, SandboxError
+from k3rl.errors import AgentFault, ConfigError, EnvironmentFault, SandboxError
 from k3rl.types import Json
 
 COMMAND_BYTES = 32768  # below a pipe's capacity, so that PID 1 never waits for the shell
@@ -34,6 +34,8 @@ class SandboxPool:
     """
 
     def __init__(self, spec: SandboxSpec, size: int) -> None:
+        if size < 1:
+            raise ConfigError(f"a pool of {size} sandboxes: must be at least 1")
         self.spec, self.size = spec, size
         self._idle: list[Container] = []
         self._free = asyncio.Semaphore(size)

@@ -47,7 +47,7 @@ class Terminal:
         bystanders: int = 2,
     ) -> None:
         if min(sandboxes, graders) < 1 or bystanders < 1 or seconds <= 0:
-            raise ConfigError("terminal: sandboxes, graders and bystanders must be at least 1, seconds above 0")
+            raise ConfigError("sandboxes, graders and bystanders must be at least 1, seconds above 0")
         fixed = {"GIT_AUTHOR_DATE": FIXED_TIME, "GIT_COMMITTER_DATE": FIXED_TIME, "PAGER": "cat"}
         self.sandbox_spec = SandboxSpec(env=fixed)
         self._sandboxes = SandboxPool(self.sandbox_spec, sandboxes)
