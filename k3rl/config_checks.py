@@ -24,10 +24,6 @@ def check(config: Config) -> None:
     _choice("evaluation.split", config.evaluation.split, SPLITS)
     for tier in config.rollout.thinking:
         _choice("a tier of rollout.thinking", tier, tuple(Tier))
-    for stage in config.sft.stages:
-        _choice(f"sft stage {stage.name}: source", stage.source, ("copy", "format", "solutions", "folder"))
-        _choice(f"sft stage {stage.name}: train", stage.train, ("model", "indexer"))
-        _choice(f"sft stage {stage.name}: schedule", stage.schedule, ("constant", "cosine"))
     if config.algorithm.divide_by_std and config.algorithm.domain_scaling:
         raise ConfigError(
             "algorithm.divide_by_std and algorithm.domain_scaling normalise the same thing twice: set one to false "
@@ -48,7 +44,10 @@ def check(config: Config) -> None:
     _check_curriculum(config)
     _check_shares("evaluation.levels", config.evaluation.levels)
     _known_domains("curriculum.weights", config.curriculum.weights, config)
-    _check_demonstrations(config)
+    _known_domains("sft.shares", config.sft.shares, config)
+    shares = {f"sft.shares.{domain}": share for domain, share in config.sft.shares.items()}
+    _each(shares, lambda share: share > 0, "above 0")
+    _check_stages(config)
     for name, temperature in (
         ("rollout.temperature", config.rollout.temperature),
         ("evaluation.temperature", config.evaluation.temperature),  # greedy is evaluated beside it
@@ -57,16 +56,21 @@ def check(config: Config) -> None:
             raise ConfigError(f"{name}={temperature}: samples need a finite temperature of at least 0.001")
 
 
-def _check_demonstrations(config: Config) -> None:
-    _known_domains("sft.shares", config.sft.shares, config)
-    shares = {f"sft.shares.{domain}": share for domain, share in config.sft.shares.items()}
-    _each(shares, lambda share: share > 0, "above 0")
+def _check_stages(config: Config) -> None:
     for stage in config.sft.stages:
+        at = f"sft stage {stage.name}"
+        _choice(f"{at}: source", stage.source, ("copy", "format", "solutions", "folder"))
+        _choice(f"{at}: train", stage.train, ("model", "indexer"))
+        _choice(f"{at}: schedule", stage.schedule, ("constant", "cosine"))
+        if stage.train == "indexer" and stage.sparse:
+            raise ConfigError(f"{at}: train=indexer needs sparse=false: it learns from the attention to all positions")
+        if stage.source == "folder" and not stage.path:
+            raise ConfigError(f"{at}: source=folder needs a path: a folder or file with `messages`")
         if not all(0 <= chance < 1 for chance in stage.unfinished):
             chances = ", ".join(f"{chance:g}" for chance in stage.unfinished)
-            raise ConfigError(f"sft stage {stage.name}: unfinished=[{chances}]: each must be at least 0 and below 1")
+            raise ConfigError(f"{at}: unfinished=[{chances}]: each must be at least 0 and below 1")
         if stage.unfinished and stage.source != "solutions":
-            raise ConfigError(f"sft stage {stage.name}: unfinished is for source=solutions, not {stage.source}")
+            raise ConfigError(f"{at}: unfinished is for source=solutions, not {stage.source}")
 
 
 def _check_counts(config: Config) -> None:

@@ -20,6 +20,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -81,15 +82,16 @@ class RunFolder:
         """The Parquet file of one step."""
         return self.path / "trajectories" / f"step-{step:06d}.parquet"
 
-    def store_config(self, config: Config) -> None:
-        """Write config.yaml, or check that the stored one asks for the same run. Raises ConfigError naming the keys."""
+    def store_config(self, config: Config, *, stages_begun: int = 0) -> None:
+        """Write config.yaml, or check that the stored one asks for the same run; `stages_begun`: so many of sft.stages
+        are done or under way, later ones may change. Raises ConfigError naming the keys."""
         from omegaconf import OmegaConf
 
         plain = json.loads(json.dumps(asdict(config)))
         file = self.path / "config.yaml"
         if file.exists():
             stored = OmegaConf.to_container(OmegaConf.load(file))
-            changed = [key for key in _differences(stored, plain) if not key.startswith(FREE_TO_CHANGE)]
+            changed = [key for key in _differences(stored, plain) if not _is_free(key, stages_begun)]
             if changed:
                 raise ConfigError(
                     f"run_dir={self.path} was started with other settings ({', '.join(changed)}): "
@@ -188,9 +190,22 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def _is_free(key: str, stages_begun: int) -> bool:
+    if stage := re.match(r"sft\.stages\.(\d+)", key):
+        return int(stage[1]) >= stages_begun
+    return key.startswith(FREE_TO_CHANGE)
+
+
 def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+    old, new = _by_key(old), _by_key(new)
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = {str(key): key for key in (*old, *new)}
-        old, new = ({str(k): v for k, v in side.items()} for side in (old, new))
-        return [d for key in sorted(keys) for d in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]
+        keys = sorted({*old, *new}, key=lambda key: (len(key), key) if key.isdigit() else (0, key))
+        return [d for key in keys for d in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]
     return [] if old == new else [prefix.rstrip(".")]
+
+
+def _by_key(value: Any) -> Any:
+    """Mappings have text for keys, as in JSON; sections in a list (sft.stages) go by their places."""
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        value = dict(enumerate(value))
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value

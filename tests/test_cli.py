@@ -21,6 +21,7 @@ def lines(capsys):
         (["train", "rollout.slotz=3"], "slotz"),
         (["train", "learner.ranks=900"], "= 144 trajectories cannot be split over learner.ranks=900"),
         (["sft", "environment=[]"], "sft.stages is empty"),
+        (["sft", "sft.stages=[{source: folder, path: /none/such}]"], "path=/none/such: no such file or folder"),
         (["train", "experiment=none_such"], "none_such"),
         (["eval", "model.path=/none/such"], "model.path=/none/such: no model folder"),
         (["train", "model.preset=nano"], "model.preset=nano: only `k3rl sft` starts from nothing"),

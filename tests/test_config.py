@@ -65,6 +65,8 @@ REFUSED = {
     "+sft.shares.office=0": "sft.shares.office=0: must be above 0",
     "sft.stages=[{unfinished: [0.2, 1.0]}]": "sft stage solutions: unfinished=[0.2, 1]: each must be at least 0 and",
     "sft.stages=[{source: copy, unfinished: [0.2]}]": "unfinished is for source=solutions, not copy",
+    "sft.stages=[{train: indexer}]": "sft stage solutions: train=indexer needs sparse=false",
+    "sft.stages=[{source: folder}]": "sft stage solutions: source=folder needs a path",
     "rollout.fault_limit=0": "rollout.fault_limit=0: a share above 0, at most 1",
     "rollout.environment_seconds=0": "rollout.environment_seconds=0: must be above 0",
     "rollout.deadline_seconds=720": "4 attempts (1 + rollout.retries) x (120 s for a turn or call that hangs + 60 s",

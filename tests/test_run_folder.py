@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from k3rl import run_folder
-from k3rl.config import Config, TrainSection
+from k3rl.config import Config, StageSection, SupervisedSection, TrainSection
 from k3rl.errors import CheckpointError, ConfigError, InfrastructureError, UserError
 from k3rl.learner import checkpoint
 from k3rl.run_folder import RunFolder, write_atomically
+from k3rl.supervised.loop import stages_begun
 
 
 @pytest.fixture
@@ -78,6 +79,29 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_free_to_change(folder):
     )
     with pytest.raises(ConfigError, match=r"\(environment\.echo\.x, seed, train\.checkpoint_every\)"):
         folder.store_config(changed)
+
+
+def staged(*stages):
+    return Config(sft=SupervisedSection(stages=tuple(StageSection(name=name, steps=steps) for name, steps in stages)))
+
+
+def test_stages_may_change_until_they_begin(folder):
+    names = [(f"s{place}", 10) for place in range(12)]
+    folder.store_config(staged(*names))
+    folder.store_config(staged(*names[:3], ("s3", 20), *names[4:]), stages_begun=3)
+    folder.store_config(staged(*names[:10]), stages_begun=3)
+    folder.store_config(staged(*names), stages_begun=10)
+    with pytest.raises(ConfigError, match=r"\(sft\.stages\.2\.steps\)"):
+        folder.store_config(staged(*names[:2], ("s2", 20), ("s3", 20)), stages_begun=3)
+    with pytest.raises(ConfigError, match=r"\(sft\.stages\.9, sft\.stages\.10\)"):
+        folder.store_config(staged(*names[:9]), stages_begun=11)
+
+
+@pytest.mark.parametrize(("state", "begun"), [((1, 0), 1), ((1, 4), 2), ((3, 0), 3)])
+def test_a_stage_has_begun_once_steps_of_it_are_kept(folder, state, begun):
+    assert stages_begun(folder) == 0
+    save(folder, 7, state=dict(zip(("stage", "step"), state, strict=True)))
+    assert stages_begun(folder) == begun
 
 
 def test_mappings_with_numbers_for_keys_are_compared(folder):

@@ -36,8 +36,11 @@ def run(config: Config) -> None:
     """All stages, from wherever the run folder stands; then export and evaluation."""
     if not config.sft.stages:
         raise UserError("sft.stages is empty: choose an experiment that has stages, e.g. experiment=nano_base")
+    for stage in config.sft.stages:
+        if stage.source == "folder" and not Path(stage.path).exists():
+            raise UserError(f"sft stage {stage.name}: path={stage.path}: no such file or folder")
     with RunFolder(config.run_dir) as folder, running_cluster(config.ray):
-        folder.store_config(config)
+        folder.store_config(config, stages_begun=stages_begun(folder))
         if any(stage.source == "solutions" for stage in config.sft.stages):
             demonstrate(config, folder.path / "demonstrations")
         start = (
@@ -77,6 +80,13 @@ class _Stages:
     def run(self) -> Path:
         stages = self.config.sft.stages
         first, step, checkpoint = self._resume()
+        model = self.folder.path / "model"
+        if first < len(stages):  # what an earlier end of this run left is about to be out of date
+            (self.folder.path / "evaluation" / "after.jsonl").unlink(missing_ok=True)
+        elif not model.exists():
+            raise UserError(
+                f"sft.stages: all {len(stages)} are done, and none of them was the last before: name one to follow them"
+            )
         for place in range(first, len(stages)):
             learner = LearnerGroup(self.config, self._before(place), learner_stage(self.config, stages[place]))
             if checkpoint is not None:
@@ -85,11 +95,11 @@ class _Stages:
             last = place + 1 == len(stages)
             learner.export(self._after(place), packed=False)
             if last:
-                learner.export(self.folder.path / "model")
+                learner.export(model)
             self._checkpoint(place + 1, 0, None)
             learner.close()
             step, checkpoint = 0, None
-        return self.folder.path / "model"
+        return model
 
     def _train(self, place: int, start: int, learner: LearnerGroup) -> None:
         stage = self.config.sft.stages[place]
@@ -135,6 +145,12 @@ class _Stages:
 
     def _after(self, place: int) -> Path:
         return self.folder.path / "stages" / f"{place}-{self.config.sft.stages[place].name}"
+
+
+def stages_begun(folder: RunFolder) -> int:
+    """How many stages have steps that a resumed run keeps."""
+    found = folder.newest_checkpoint(lambda learner, state: None)
+    return found[1]["stage"] + (found[1]["step"] > 0) if found else 0
 
 
 def learner_stage(config: Config, stage: StageSection) -> Stage:
