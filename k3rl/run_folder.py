@@ -44,6 +44,15 @@ FREE_TO_CHANGE = (
 )
 """Keys that a resumed run may have otherwise than the run it continues, by their beginnings."""
 
+STEPS_TO_COME = (
+    *("learner.learning_rate", "learner.schedule", "learner.warmup_steps", "learner.clip_gradient"),
+    *("learner.weight_decay", "rollout.max_context"),
+)
+"""Keys that may change as well, and are told: they decide about steps not yet done, and errors ask for other values."""
+
+WORK = ("metrics.jsonl", "evaluation/*.jsonl", "demonstrations/step-*", "initial/*", "checkpoints/step-*/state.json")
+"""Files that show that something was done with a configuration."""
+
 
 class RunFolder:
     """Opens (or makes) a run folder and locks it for this process until `close`, or the end of a `with` block."""
@@ -82,22 +91,31 @@ class RunFolder:
         """The Parquet file of one step."""
         return self.path / "trajectories" / f"step-{step:06d}.parquet"
 
-    def store_config(self, config: Config, *, stages_begun: int = 0) -> None:
-        """Write config.yaml, or check that the stored one asks for the same run; `stages_begun`: so many of sft.stages
-        are done or under way, later ones may change. Raises ConfigError naming the keys."""
+    def store_config(self, config: Config, *, stage: int = 0, step: int = 0) -> None:
+        """Write config.yaml; once anything was done with the stored one, check that this one asks for the same run.
+
+        `stage` and `step`: where in sft.stages the run stands. Raises ConfigError naming the keys.
+        """
         from omegaconf import OmegaConf
 
         plain = json.loads(json.dumps(asdict(config)))
         file = self.path / "config.yaml"
-        if file.exists():
-            stored = OmegaConf.to_container(OmegaConf.load(file))
-            changed = [key for key in _differences(stored, plain) if not _is_free(key, stages_begun)]
-            if changed:
+        if file.exists() and self._holds_work():
+            differ = _differences(OmegaConf.to_container(OmegaConf.load(file)), plain)
+            to_come = [key for key in differ if _is_to_come(key, stage, step)]
+            if fixed := [key for key in differ if key not in to_come and not key.startswith(FREE_TO_CHANGE)]:
                 raise ConfigError(
-                    f"run_dir={self.path} was started with other settings ({', '.join(changed)}): "
+                    f"run_dir={self.path} was started with other settings ({', '.join(fixed)}): "
                     "use the same ones to resume it, or another run_dir"
                 )
+            if to_come:
+                told = ", ".join(f"{key}={differ[key][1]} (was {differ[key][0]})" for key in to_come)
+                log.warning("%s goes on with other settings from here: %s", self.path.name, told)
         write_atomically(file, OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
+
+    def _holds_work(self) -> bool:
+        """Whether anything was done that other settings would not fit."""
+        return any(file.stat().st_size for pattern in WORK for file in self.path.glob(pattern))
 
     def save_checkpoint(self, step: int, state: Json, save_learner: Callable[[Path], None], keep: int) -> None:
         """A consistent cut: `save_learner(folder)` writes the learner's part, `state` is the driver's. `keep`: how many
@@ -190,18 +208,23 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _is_free(key: str, stages_begun: int) -> bool:
-    if stage := re.match(r"sft\.stages\.(\d+)", key):
-        return int(stage[1]) >= stages_begun
-    return key.startswith(FREE_TO_CHANGE)
+def _is_to_come(key: str, stage: int, step: int) -> bool:
+    """Stages may change until they begin; the one under way in its learning rate only."""
+    if found := re.match(r"sft\.stages\.(\d+)", key):
+        place = int(found[1])
+        return place > stage or (place == stage and (step == 0 or key.endswith(".learning_rate")))
+    return key in STEPS_TO_COME
 
 
-def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+def _differences(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """By key: the old value and the new one."""
     old, new = _by_key(old), _by_key(new)
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted({*old, *new}, key=lambda key: (len(key), key) if key.isdigit() else (0, key))
-        return [d for key in keys for d in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]
-    return [] if old == new else [prefix.rstrip(".")]
+        found: dict[str, tuple[Any, Any]] = {}
+        for key in sorted({*old, *new}, key=lambda key: (len(key), key) if key.isdigit() else (0, key)):
+            found |= _differences(old.get(key), new.get(key), f"{prefix}{key}.")
+        return found
+    return {} if old == new else {prefix.rstrip("."): (old, new)}
 
 
 def _by_key(value: Any) -> Any:

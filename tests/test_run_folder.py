@@ -16,7 +16,7 @@ from k3rl.config import Config, StageSection, SupervisedSection, TrainSection
 from k3rl.errors import CheckpointError, ConfigError, InfrastructureError, UserError
 from k3rl.learner import checkpoint
 from k3rl.run_folder import RunFolder, write_atomically
-from k3rl.supervised.loop import stages_begun
+from k3rl.supervised.loop import standing
 
 
 @pytest.fixture
@@ -56,19 +56,26 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
         RunFolder(tmp_path / "file" / "run")
 
 
-def test_a_resumed_run_keeps_its_settings_but_for_those_free_to_change(folder):
+@pytest.fixture
+def begun(folder):
+    """A run folder in which something was done."""
+    folder.metrics.write_text('{"step": 1}\n')
+    return folder
+
+
+def test_a_resumed_run_keeps_its_settings_but_for_those_free_to_change(begun, caplog):
     config = Config(environment={"echo": {"_target_": "a.B"}}, curriculum=Config().curriculum)
-    folder.store_config(config)
-    folder.store_config(config)
-    folder.store_config(replace(config, name="other", train=TrainSection(steps=99, keep_checkpoints=5)))
+    begun.store_config(config)
+    begun.store_config(config)
+    begun.store_config(replace(config, name="other", train=TrainSection(steps=99, keep_checkpoints=5)))
     smaller = replace(config.rollout, slots=8, concurrent_episodes=16, policy_workers=2)
-    folder.store_config(replace(config, rollout=smaller, learner=replace(config.learner, ranks=2, threads=1)))
-    with pytest.raises(ConfigError, match=r"\(learner\.learning_rate, rollout\.temperature\)"):
-        folder.store_config(
+    begun.store_config(replace(config, rollout=smaller, learner=replace(config.learner, ranks=2, threads=1)))
+    with pytest.raises(ConfigError, match=r"\(learner\.expert_rate, rollout\.temperature\)"):
+        begun.store_config(
             replace(
                 config,
                 rollout=replace(smaller, temperature=0.5),
-                learner=replace(config.learner, ranks=2, learning_rate=1e-5),
+                learner=replace(config.learner, ranks=2, expert_rate=0.5),
             )
         )
     changed = replace(
@@ -78,39 +85,70 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_free_to_change(folder):
         train=TrainSection(checkpoint_every=7),
     )
     with pytest.raises(ConfigError, match=r"\(environment\.echo\.x, seed, train\.checkpoint_every\)"):
-        folder.store_config(changed)
+        begun.store_config(changed)
+    assert not caplog.records
+
+
+def test_what_errors_ask_to_change_decides_about_steps_to_come_and_is_told(begun, caplog):
+    config = Config()
+    begun.store_config(config)
+    slower = replace(config.learner, learning_rate=1e-5, clip_gradient=0.1)
+    begun.store_config(replace(config, learner=slower, rollout=replace(config.rollout, max_context=800)))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "run goes on with other settings from here: learner.clip_gradient=0.1 (was 1.0), "
+        "learner.learning_rate=1e-05 (was 0.0003), rollout.max_context=800 (was 640)"
+    )
+
+
+def test_settings_with_which_nothing_was_done_may_change(folder):
+    folder.store_config(Config())
+    folder.metrics.touch()
+    folder.store_config(Config(seed=1))
+    (folder.path / "evaluation" / "before.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match=r"\(seed\)"):
+        folder.store_config(Config(seed=2))
 
 
 def staged(*stages):
     return Config(sft=SupervisedSection(stages=tuple(StageSection(name=name, steps=steps) for name, steps in stages)))
 
 
-def test_stages_may_change_until_they_begin(folder):
+def test_stages_may_change_until_they_begin(begun):
     names = [(f"s{place}", 10) for place in range(12)]
-    folder.store_config(staged(*names))
-    folder.store_config(staged(*names[:3], ("s3", 20), *names[4:]), stages_begun=3)
-    folder.store_config(staged(*names[:10]), stages_begun=3)
-    folder.store_config(staged(*names), stages_begun=10)
+    begun.store_config(staged(*names))
+    begun.store_config(staged(*names[:3], ("s3", 20), *names[4:]), stage=3, step=0)
+    begun.store_config(staged(*names[:10]), stage=2, step=5)
+    begun.store_config(staged(*names), stage=10)
     with pytest.raises(ConfigError, match=r"\(sft\.stages\.2\.steps\)"):
-        folder.store_config(staged(*names[:2], ("s2", 20), ("s3", 20)), stages_begun=3)
+        begun.store_config(staged(*names[:2], ("s2", 20), ("s3", 20)), stage=2, step=1)
     with pytest.raises(ConfigError, match=r"\(sft\.stages\.9, sft\.stages\.10\)"):
-        folder.store_config(staged(*names[:9]), stages_begun=11)
+        begun.store_config(staged(*names[:9]), stage=11)
 
 
-@pytest.mark.parametrize(("state", "begun"), [((1, 0), 1), ((1, 4), 2), ((3, 0), 3)])
-def test_a_stage_has_begun_once_steps_of_it_are_kept(folder, state, begun):
-    assert stages_begun(folder) == 0
-    save(folder, 7, state=dict(zip(("stage", "step"), state, strict=True)))
-    assert stages_begun(folder) == begun
+def test_the_stage_under_way_may_go_on_at_another_rate(begun):
+    def rates(*rates):
+        return Config(sft=SupervisedSection(stages=tuple(StageSection(learning_rate=rate) for rate in rates)))
+
+    begun.store_config(rates(1e-3, 1e-3))
+    begun.store_config(rates(1e-3, 1e-4), stage=1, step=5)
+    with pytest.raises(ConfigError, match=r"\(sft\.stages\.0\.learning_rate\)"):
+        begun.store_config(rates(1e-4, 1e-4), stage=1, step=5)
 
 
-def test_mappings_with_numbers_for_keys_are_compared(folder):
+def test_a_run_stands_where_its_newest_checkpoint_does(folder):
+    assert standing(folder) == (0, 0)
+    save(folder, 7, state={"stage": 1, "step": 4})
+    assert standing(folder) == (1, 4)
+
+
+def test_mappings_with_numbers_for_keys_are_compared(begun):
     config = Config()
     levels = replace(config, evaluation=replace(config.evaluation, levels={1: 0.5, 2: 0.5}))
-    folder.store_config(levels)
-    folder.store_config(levels)
+    begun.store_config(levels)
+    begun.store_config(levels)
     with pytest.raises(ConfigError, match=r"evaluation\.levels\.1, evaluation\.levels\.2"):
-        folder.store_config(replace(config, evaluation=replace(config.evaluation, levels={1: 0.25, 2: 0.75})))
+        begun.store_config(replace(config, evaluation=replace(config.evaluation, levels={1: 0.25, 2: 0.75})))
 
 
 def test_the_newest_whole_checkpoint_wins_and_the_last_ones_are_kept(folder):

@@ -112,7 +112,8 @@ class Sharded:
         self._engine.step()
         if not self._engine.was_step_applied():
             raise UserError(
-                "the gradient is not finite: no weight was changed; lower the learning rate or look at the batch"
+                "the gradient is not finite: no weight was changed; lower learner.learning_rate (of sft: the "
+                "stage's), with which the run goes on, or look at the batch"
             )
         return float(self._engine.get_global_grad_norm())
 

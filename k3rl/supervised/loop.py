@@ -40,7 +40,8 @@ def run(config: Config) -> None:
         if stage.source == "folder" and not Path(stage.path).exists():
             raise UserError(f"sft stage {stage.name}: path={stage.path}: no such file or folder")
     with RunFolder(config.run_dir) as folder, running_cluster(config.ray):
-        folder.store_config(config, stages_begun=stages_begun(folder))
+        stage, step = standing(folder)
+        folder.store_config(config, stage=stage, step=step)
         if any(stage.source == "solutions" for stage in config.sft.stages):
             demonstrate(config, folder.path / "demonstrations")
         start = (
@@ -147,10 +148,10 @@ class _Stages:
         return self.folder.path / "stages" / f"{place}-{self.config.sft.stages[place].name}"
 
 
-def stages_begun(folder: RunFolder) -> int:
-    """How many stages have steps that a resumed run keeps."""
+def standing(folder: RunFolder) -> tuple[int, int]:
+    """Place and step of the stage that the run stands at; step 0 has nothing of that stage yet."""
     found = folder.newest_checkpoint(lambda learner, state: None)
-    return found[1]["stage"] + (found[1]["step"] > 0) if found else 0
+    return (found[1]["stage"], found[1]["step"]) if found else (0, 0)
 
 
 def learner_stage(config: Config, stage: StageSection) -> Stage:
