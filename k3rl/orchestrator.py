@@ -20,7 +20,7 @@ from k3rl.evaluation.evaluate import evaluate, evaluation_specs
 from k3rl.evaluation.results import read_results, write_results
 from k3rl.learner.checkpoint import verify
 from k3rl.learner.group import LearnerGroup
-from k3rl.observability.alarms import StillExperts
+from k3rl.observability.alarms import StillExperts, tell_mismatch
 from k3rl.observability.metrics import MetricsLog
 from k3rl.observability.progress import Bar, waiting
 from k3rl.observability.tracker import Tracker
@@ -103,8 +103,9 @@ class Job:
         with Bar("training", self.expected_steps(), done=self.state.step) as bar:
             while not self.finished():
                 metrics = self.train_step()
+                apart = f", mismatch {metrics['mismatch/mean']:.1g}" if metrics.get("mismatch/n") else ""
                 clock = f", {self.training_seconds():.0f} of {limit:g} s" if limit else ""
-                bar.advance(note=f"success {metrics['success']:.0%}{clock}", total=self.expected_steps())
+                bar.advance(note=f"success {metrics['success']:.0%}{apart}{clock}", total=self.expected_steps())
         self.checkpoint()
         self.tracker.finish()
         if self.config.train.evaluate:
@@ -144,6 +145,7 @@ class Job:
         with self.timed("learn"):
             learned = self.learner.train([g.trajectories for g in groups], advantages, step=step - 1)
         self._alarm.look(learned, f"step {step}")
+        tell_mismatch(learned, f"step {step}")
         self.state = replace(
             self.state, step=step, curriculum=self.curriculum.update(curriculum, episodes), scale=scale
         )

@@ -13,12 +13,15 @@ MEASURE_TITLES = {"sampled": "sampled", "greedy": "greedy", "pass8": "pass@8"}
 
 
 def show(report: Mapping[str, Any], console: Console | None = None, *, details: bool = True) -> None:
-    """Print the tables of a summary, a comparison or one evaluation (report.py); `details` adds the breakdowns."""
+    """Print the tables of a summary, a comparison or one evaluation (report.py), and of a summary how far engine and
+    learner were apart; `details` adds the breakdowns."""
     from rich.console import Console
 
     console = console or Console()
     for table in tables(report, details=details):
         console.print(table, "")
+    if "mismatch" in report:
+        console.print(mismatch_line(report), highlight=False, soft_wrap=True)
 
 
 def tables(report: Mapping[str, Any], *, details: bool = True) -> Iterator[Table]:
@@ -71,6 +74,18 @@ def detail_table(report: Mapping[str, Any], part: str, title: str) -> Table:
             )
         table.add_section()
     return table
+
+
+def mismatch_line(report: Mapping[str, Any]) -> str:
+    """|log p_rollout - log p_learner| over the run, and the shares of choices the learner would make otherwise."""
+    apart = report["mismatch"]
+    shares = [
+        f", {kind} differ {100 * report[f'{kind}_differ']:.2g}%"
+        for kind in ("routes", "selections")
+        if f"{kind}_differ" in report
+    ]
+    sizes = ", ".join(f"{name} {apart[name]:.2g}" for name in ("mean", "p99", "max"))
+    return f"Mismatch of engine and learner: {sizes}, n {apart['n']:.0f}{''.join(shares)}"
 
 
 def _compares(report: Mapping[str, Any]) -> bool:

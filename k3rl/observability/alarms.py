@@ -28,3 +28,25 @@ class StillExperts:
             "learner.expert_rate, or set learner.dither=true (metrics: experts/flips)",
             where,
         )
+
+
+MEAN_BAR, P99_BAR = 5e-5, 5e-4  # nats: two orders of summation in fp32 stay below, one step's other weights do not
+
+
+def tell_mismatch(metrics: Mapping[str, Any], where: str) -> None:
+    """Warns at every step in which the policy that sampled was not the one the learner computes; `metrics` without
+    `mismatch/n` measured nothing."""
+    if not metrics.get("mismatch/n"):
+        return
+    mean, p99 = metrics["mismatch/mean"], metrics["mismatch/p99"]
+    if not (mean < MEAN_BAR and p99 < P99_BAR):
+        log.warning(
+            "%s: |log p_rollout - log p_learner| has mean %.2g (bar %g) and p99 %.2g (bar %g) over %d tokens: engine "
+            "and learner do not compute the same policy (metrics: mismatch/*)",
+            where,
+            mean,
+            MEAN_BAR,
+            p99,
+            P99_BAR,
+            metrics["mismatch/n"],
+        )

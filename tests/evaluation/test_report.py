@@ -206,6 +206,17 @@ def test_tables_of_one_evaluation_hold_the_figures() -> None:
     assert "→" not in text
 
 
+def test_a_run_s_mismatch_stands_below_its_tables() -> None:
+    report = {**full_summary(), "selections_differ": 0.0012}
+    report |= {"mismatch": {"mean": 1.04e-6, "p99": 9.9e-6, "max": 2.4e-5, "n": 9790.0}, "routes_differ": 0.00031}
+    line = printed(report).splitlines()[-1]
+    assert line == (
+        "Mismatch of engine and learner: mean 1e-06, p99 9.9e-06, max 2.4e-05, n 9790, routes differ 0.031%, "
+        "selections differ 0.12%"
+    )
+    assert "Mismatch" not in printed(evaluation(results(0.0, seed=1)))
+
+
 def test_tables_say_what_is_missing() -> None:
     few = results(0.0, seed=1, samples=4)
     assert ["pass@8", "-", "-", "-"] in rows(printed(comparison(few, few)))
