@@ -56,15 +56,17 @@ def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def describe(version: int, manifest: tuple[Entry, ...], products: Mapping[str, float], canary: Canary) -> str:
+def describe(
+    version: int, manifest: tuple[Entry, ...], products: Mapping[str, float], canaries: tuple[Canary, ...]
+) -> str:
     """The digest of a publication: sha256 of a canonical text of its parts."""
-    arrays = (canary.tokens, canary.logprobs, canary.experts, canary.selected)
+    arrays = [array for c in canaries for array in (c.tokens, c.logprobs, c.experts, c.selected)]
     text = json.dumps(
         {
             "version": version,
             "manifest": [asdict(entry) for entry in manifest],
             "products": {name: value.hex() for name, value in products.items()},
-            "canary": [hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for array in arrays],
+            "canaries": [hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for array in arrays],
         },
         sort_keys=True,
     )

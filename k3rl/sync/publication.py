@@ -15,7 +15,7 @@ from k3rl.sync.manifest import Canary, Entry, byte_view, describe, dtype_name, s
 from k3rl.sync.model import PublishedModel
 from k3rl.sync.verify import (
     check_bytes,
-    check_canary,
+    check_canaries,
     check_fit,
     check_working_layout,
     multiplied_values,
@@ -38,7 +38,7 @@ class Publication:
     manifest: tuple[Entry, ...]
     payload: Mapping[str, NDArray[np.uint8]] = field(repr=False)
     products: Mapping[str, float] = field(repr=False)
-    canary: Canary = field(repr=False)
+    canaries: tuple[Canary, ...] = field(repr=False)
     digest: str
 
     def tensors(self) -> dict[str, Tensor]:
@@ -46,7 +46,7 @@ class Publication:
 
         Raises SyncError for a damaged manifest, and for a tensor that is missing, not announced or of a wrong size.
         """
-        if describe(self.version, self.manifest, self.products, self.canary) != self.digest:
+        if describe(self.version, self.manifest, self.products, self.canaries) != self.digest:
             raise SyncError(f"weights version {self.version}: the manifest does not have the digest {self.digest[:12]}")
         announced = {entry.name for entry in self.manifest}
         if differing := announced ^ self.payload.keys():
@@ -75,7 +75,8 @@ class Publication:
 def publish(model: PublishedModel, version: int, canary_tokens: Sequence[int]) -> Publication:
     """Read the weights out of the learner's model, quantized once, with everything to verify them by.
 
-    `canary_tokens` is a prompt of at least two tokens. Raises SyncError if an MXFP4 model has no quantized experts.
+    `canary_tokens` is a prompt, whose last 16 tokens engines decode one by one; backwards it is a second one. Raises
+    SyncError if an MXFP4 model has no quantized experts.
     """
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_for_publication().items()}
     require_quantized_experts(model, state)
@@ -85,20 +86,24 @@ def publish(model: PublishedModel, version: int, canary_tokens: Sequence[int]) -
     )
     products = {name: product(name, weight)[0] for name, weight in multiplied_values(state).items()}
     tokens = torch.tensor(canary_tokens, dtype=torch.int64)
-    out = model(tokens)
-    canary = Canary(
-        tokens=tokens.numpy(),
-        logprobs=next_logprobs(out.logits[:-1], tokens),
-        experts=out.experts.cpu().numpy().astype(np.int64),
-        selected=out.selected.cpu().numpy().astype(np.int64),
-    )
+    canaries = tuple(_canary(model, prompt) for prompt in (tokens, tokens.flip(0)))
     return Publication(
         version=version,
         manifest=manifest,
         payload={name: byte_view(tensor).copy() for name, tensor in state.items()},
         products=products,
-        canary=canary,
-        digest=describe(version, manifest, products, canary),
+        canaries=canaries,
+        digest=describe(version, manifest, products, canaries),
+    )
+
+
+def _canary(model: PublishedModel, tokens: Tensor) -> Canary:
+    out = model(tokens)
+    return Canary(
+        tokens=tokens.numpy(),
+        logprobs=next_logprobs(out.logits[:-1], tokens),
+        experts=out.experts.cpu().numpy().astype(np.int64),
+        selected=out.selected.cpu().numpy().astype(np.int64),
     )
 
 
@@ -112,4 +117,4 @@ def apply(publication: Publication, model: PublishedModel) -> None:
     model.load_published(state)
     check_bytes(model, publication.manifest)
     check_working_layout(model, publication.products)
-    check_canary(model, publication.canary)
+    check_canaries(model, publication.canaries)

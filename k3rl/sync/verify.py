@@ -6,7 +6,7 @@ Each raises SyncError with the tensor's name. Legend as in k3rl.sync.model.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,8 @@ from k3rl.sync.model import PublishedModel
 
 # Bars on |log p - log p of the learner| over the canary (decisions.md, fp32); float64 models are held to 1e-9.
 MEAN_BAR, MAX_BAR, FLOAT64_BAR = 5e-5, 5e-4, 1e-9
-_DECODED = 16  # tokens at the canary's end that are decoded one by one, after a prefill of the others
+_DECODED = 16  # tokens at a canary's end that are decoded one by one, after a prefill of the others
+_LEAST_DECODED = 8  # of them to be compared before decoding counts as verified
 # Two forms of one sum may choose differently at near ties, which are rare; a wrong layout does so at most tokens.
 _DIFFERING_BAR = 0.1
 _PRODUCT_TOLERANCE = 1e-11  # of sum |u| |W| |x|: float64 sums in another order
@@ -115,14 +116,29 @@ def next_logprobs(logits: Tensor, tokens: Tensor) -> NDArray[np.float64]:
     return logp.gather(1, tokens[1:, None])[:, 0].cpu().numpy()
 
 
-def check_canary(model: PublishedModel, canary: Canary) -> None:
-    """Log-probabilities of the fixed prompt: by the forward with the learner's choices replayed, and as an engine
-    computes them, there up to the first token at which it chose other experts or positions by itself."""
+def check_canaries(model: PublishedModel, canaries: Sequence[Canary]) -> None:
+    """Log-probabilities of fixed prompts: by the forward with the learner's choices replayed, and as an engine computes
+    them, there up to the first token at which it chose other experts or positions by itself. A near tie early in one
+    prompt leaves too little of it to say anything: then the next one has to do."""
+    counts = []
+    for canary in canaries:
+        counts.append(_decoded_alike(model, canary))
+        if counts[-1] >= _LEAST_DECODED:
+            return
+    raise SyncError(
+        f"canary by decoding: other experts or positions are chosen after {', '.join(map(str, counts))} decoded "
+        f"tokens of the prompts, too few to compare (at least {_LEAST_DECODED}): the engine does not serve this version"
+    )
+
+
+def _decoded_alike(model: PublishedModel, canary: Canary) -> int:
+    """How many decoded tokens of the prompt could be compared. Raises SyncError for any that differs."""
     tokens = torch.from_numpy(canary.tokens.copy())
     experts, selected = torch.from_numpy(canary.experts.copy()), torch.from_numpy(canary.selected.copy())
     forward = model(tokens, replay=_Replay(experts=experts, selected=selected)).logits
     _compare("forward", next_logprobs(forward[:-1], tokens), canary, forward.dtype)
-    logits, own_experts, own_selected = _prefill_and_decode(model, tokens)
+    split = max(1, len(tokens) - _DECODED)
+    logits, own_experts, own_selected = _prefill_and_decode(model, tokens, split)
     same = (own_experts.sort(-1).values == experts.sort(-1).values).flatten(1).all(-1)
     same &= (own_selected == selected).flatten(1).all(-1)
     if (differing := 1 - same.double().mean().item()) > _DIFFERING_BAR:
@@ -131,12 +147,13 @@ def check_canary(model: PublishedModel, canary: Canary) -> None:
             f"(bar {_DIFFERING_BAR:.0%}): the engine does not serve this version"
         )
     count = int(same.to(torch.int64).cumprod(0)[:-1].sum())
-    _compare("decoding", next_logprobs(logits[:count], tokens[: count + 1]), canary, forward.dtype)
+    if count:
+        _compare("decoding", next_logprobs(logits[:count], tokens[: count + 1]), canary, forward.dtype)
+    return max(0, count - split)
 
 
-def _prefill_and_decode(model: PublishedModel, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, experts and selected positions of a prompt [T], its last tokens decoded one by one."""
-    split = max(1, len(tokens) - _DECODED)
+def _prefill_and_decode(model: PublishedModel, tokens: Tensor, split: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, experts and selected positions of a prompt [T], its tokens from `split` on decoded one by one."""
     snapshot, prompt = model.prefill(tokens[:split])
     cache, slot = model.new_cache(slots=1, max_context=len(tokens)), torch.zeros(1, dtype=torch.int64)
     cache.load(0, snapshot)
@@ -150,8 +167,6 @@ def _prefill_and_decode(model: PublishedModel, tokens: Tensor) -> tuple[Tensor, 
 
 def _compare(form: str, logprobs: NDArray[np.float64], canary: Canary, dtype: torch.dtype) -> None:
     difference = np.abs(logprobs - canary.logprobs[: len(logprobs)])
-    if not len(difference):
-        return
     mean_bar, max_bar = (FLOAT64_BAR, FLOAT64_BAR) if dtype == torch.float64 else (MEAN_BAR, MAX_BAR)
     mean, largest = float(difference.mean()), float(difference.max())
     if not (mean < mean_bar and largest < max_bar):

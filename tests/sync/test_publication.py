@@ -23,7 +23,7 @@ NORM = "language_model.model.norm.weight"
 def resigned(publication, **changes):
     """A publication whose digest fits: what is broken is not the digest."""
     changed = dataclasses.replace(publication, **changes)
-    digest = describe(changed.version, changed.manifest, changed.products, changed.canary)
+    digest = describe(changed.version, changed.manifest, changed.products, changed.canaries)
     return dataclasses.replace(changed, digest=digest)
 
 
@@ -140,7 +140,7 @@ def test_an_engine_one_version_old_is_caught_by_the_canary_alone(learner, public
             parameter.add_(torch.randn(parameter.shape, generator=generator).sign(), alpha=1e-4)
     stale = publish(old, 7, CANARY)
     with pytest.raises(SyncError, match="canary by forward"):
-        apply(resigned(stale, canary=publication.canary), held)
+        apply(resigned(stale, canaries=publication.canaries), held)
 
 
 def test_a_decode_path_that_differs_is_caught_by_the_canary(publication, held, monkeypatch):
@@ -166,6 +166,34 @@ def test_a_decode_path_that_routes_elsewhere_is_caught_by_the_canary(publication
     monkeypatch.setattr(held, "decode", decode)
     with pytest.raises(SyncError, match="canary by decoding: other experts or positions are chosen at 22% of 72"):
         apply(publication, held)
+
+
+def route_elsewhere(model, monkeypatch, prompts):
+    """The first decoded token of the first `prompts` prompts is routed elsewhere, and all after it is wrong."""
+    real, caches = model.decode, []
+
+    def decode(tokens, cache, active):
+        step = real(tokens, cache, active)
+        first = not any(cache is seen for seen in caches)
+        if first:
+            caches.append(cache)
+        if len(caches) > prompts:
+            return step
+        experts = (step.experts + 1) % 8 if first else step.experts
+        return dataclasses.replace(step, experts=experts, logits=step.logits + torch.randn(step.logits.shape))
+
+    monkeypatch.setattr(model, "decode", decode)
+
+
+def test_decoding_that_could_not_be_compared_is_not_taken_for_verified(publication, held, monkeypatch):
+    route_elsewhere(held, monkeypatch, prompts=2)
+    with pytest.raises(SyncError, match="after 0, 0 decoded tokens of the prompts, too few to compare"):
+        apply(publication, held)
+
+
+def test_a_near_tie_in_one_prompt_leaves_the_other_to_compare(publication, held, monkeypatch):
+    route_elsewhere(held, monkeypatch, prompts=1)
+    apply(publication, held)
 
 
 def test_a_filter_that_matches_no_expert_is_an_error(learner, monkeypatch):
