@@ -73,7 +73,13 @@ class RolloutPool:
         starting += [worker.start.remote() for worker in self.policy_workers]
         self.levels: dict[str, int]
         with waiting("starting rollout workers"):
-            self.levels, *_ = self.wait(starting, "start")
+            try:
+                self.levels, *_ = self.wait(starting, "start")
+            except RayActorError as error:
+                raise InfrastructureError(
+                    f"a rollout worker died while it started ({_first_line(error)}; out of memory?): lower "
+                    "rollout.slots, policy_workers or episode_workers, and run the same command again"
+                ) from error
 
     def _episode_worker(self) -> _EpisodeActor:
         limits = EpisodeLimits(
@@ -263,9 +269,14 @@ def _end(worker: Any) -> str:
     try:
         ray.get(worker.check.remote(), timeout=WAIT_SECONDS)
     except RayActorError as error:
-        return str(error).strip().splitlines()[0]
+        return _first_line(error)
     except GetTimeoutError:
         return f"no answer within {WAIT_SECONDS:g} s"
     except RayTaskError as error:
         return " ".join(str(error.cause).split())
     return ""
+
+
+def _first_line(error: RayActorError) -> str:
+    """Ray tells the rest of its inner life in the lines below."""
+    return str(error).strip().splitlines()[0]

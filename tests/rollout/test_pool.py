@@ -156,6 +156,12 @@ def test_a_policy_worker_that_cannot_start_says_why(make_pool):
         make_pool(model=preset("nano"), slots=0)
 
 
+def test_a_worker_that_dies_while_it_starts_is_told_in_one_line(make_pool):
+    with pytest.raises(InfrastructureError, match="a rollout worker died while it started") as caught:
+        make_pool({"echo": {"_target_": "os._exit", "status": 1}})
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
