@@ -151,7 +151,7 @@ class Job:
         )
         self.publish()
         self.record(groups, advantages)
-        metrics = {**step_metrics(groups, curriculum), **learned, **self._clock()}
+        metrics = {**step_metrics(groups), **learned, **self._clock()}
         self.tracker.log(self.metrics.append(step, metrics))
         if step % self.config.train.checkpoint_every == 0:
             self.checkpoint()
@@ -240,8 +240,9 @@ class Job:
         return {f"time/{phase}": seconds for phase, seconds in self.seconds.items()}
 
 
-def step_metrics(groups: Sequence[GroupResult], curriculum: CurriculumState) -> dict[str, float]:
-    """What the step's episodes say, over all and by domain. Shares are of episodes with a score."""
+def step_metrics(groups: Sequence[GroupResult]) -> dict[str, float]:
+    """What the step's episodes say, over all and by domain. Shares are of episodes with a score; level/<domain> is the
+    mean of the levels drawn."""
     by_domain: dict[str, list[Any]] = defaultdict(list)
     for group in groups:
         by_domain[group.spec.domain] += group.episodes
@@ -260,5 +261,5 @@ def step_metrics(groups: Sequence[GroupResult], curriculum: CurriculumState) -> 
         mine = [g for g in groups if g.spec.domain == name]
         rewards = [{e.reward for e in g.episodes if e.reward is not None} for g in mine]
         metrics[f"mixed_groups/{name}"] = sum(len(r) > 1 for r in rewards) / len(mine)
-        metrics[f"level/{name}"] = curriculum[name].level
+        metrics[f"level/{name}"] = sum(g.spec.level for g in mine) / len(mine)
     return metrics

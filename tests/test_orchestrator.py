@@ -1,11 +1,11 @@
-"""How long a run says it will be."""
+"""How long a run says it will be, and what it says of a step's episodes."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from k3rl.config import Config, TrainSection
-from k3rl.orchestrator import Job
+from k3rl.orchestrator import Job, step_metrics
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,14 @@ def test_a_run_with_a_time_limit_expects_as_many_steps_as_fit(steps, limit, step
     config = Config(train=TrainSection(steps=steps, seconds=limit))
     job = SimpleNamespace(config=config, state=SimpleNamespace(step=step), training_seconds=lambda: spent)
     assert Job.expected_steps(job) == expected
+
+
+def test_the_level_of_a_step_is_the_mean_of_those_drawn():
+    """Whatever drew them: the curriculum's own level says nothing where levels are drawn uniformly or by signal."""
+    groups = [
+        SimpleNamespace(spec=SimpleNamespace(domain=domain, level=level), episodes=())
+        for domain, level in [("office", 1), ("office", 4), ("office", 5), ("terminal", 2)]
+    ]
+    metrics = step_metrics(groups)
+    assert metrics["level/office"] == pytest.approx(10 / 3)
+    assert metrics["level/terminal"] == 2

@@ -12,7 +12,6 @@ from k3rl.errors import ConfigError, DeadlineError, EnvironmentFault, Infrastruc
 from k3rl.model_folder import tokenizer_folder
 from k3rl.observability.trajectories import read_trajectories
 from k3rl.orchestrator import step_metrics
-from k3rl.rollout.curriculum import DomainState
 from k3rl.rollout.group import GroupSpec
 from k3rl.rollout.pool import RolloutPool
 from k3rl.types import StopReason
@@ -182,7 +181,7 @@ def test_episodes_of_a_raising_domain_are_told(make_pool, tmp_path):
     assert first.success
     assert (second.reward, second.stop) == (None, StopReason.ENVIRONMENT)
     assert second.error == "RuntimeError: the echo is broken on purpose"
-    metrics = step_metrics(groups, {"echo": DomainState(level=1)})
+    metrics = step_metrics(groups)
     assert (metrics["faults"], metrics["success"], metrics["turns"]) == (1, 1.0, 2.0)
     path = tmp_path / "step-000001.parquet"
     pool.record(groups, [[0.5, 0.0]], path=str(path), step=1, run="r").wait()
