@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from k3rl.algorithms.advantages import AdvantageConfig, DomainScale, Group, joint_advantages
@@ -31,25 +31,19 @@ from k3rl.rollout.pool import GroupResult, Recording, RolloutPool
 from k3rl.run_folder import RunFolder
 from k3rl.types import Json
 
-SECONDS = "evaluation/seconds.json"  # by phase: evaluations lie outside the checkpoints
+SECONDS = "seconds.json"  # by phase; not in the checkpoints: time that a killed run lost was spent as well
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobState:
-    """The driver's side of a consistent cut: steps trained, curriculum with its cursors, scales, seconds by phase."""
+    """The driver's side of a consistent cut: steps trained, curriculum with its cursors, scales."""
 
     step: int
     curriculum: CurriculumState
     scale: DomainScale
-    seconds: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> Json:
-        return {
-            "step": self.step,
-            "curriculum": to_json(self.curriculum),
-            "scale": self.scale.to_json(),
-            "seconds": self.seconds,
-        }
+        return {"step": self.step, "curriculum": to_json(self.curriculum), "scale": self.scale.to_json()}
 
     @classmethod
     def from_json(cls, plain: Json) -> JobState:
@@ -57,7 +51,6 @@ class JobState:
             step=plain["step"],
             curriculum=from_json(plain["curriculum"]),
             scale=DomainScale.from_json(plain["scale"]),
-            seconds=plain["seconds"],
         )
 
 
@@ -198,9 +191,8 @@ class Job:
             return
         with self.timed("checkpoint"):
             self.wait_for_records()
-            state = replace(self.state, seconds=dict(self.seconds))
             keep = self.config.train.keep_checkpoints
-            self.folder.save_checkpoint(self.state.step, state.to_json(), self.learner.save, keep)
+            self.folder.save_checkpoint(self.state.step, self.state.to_json(), self.learner.save, keep)
         self._saved = self.state.step
 
     def evaluate(self, name: str) -> None:
@@ -214,27 +206,27 @@ class Job:
             limit = self.config.rollout.fault_limit
             results = evaluate(self.pool, specs, lambda group: bar.advance(), fault_limit=limit)
         write_results(path, results)
-        self.folder.store_json(SECONDS, dict(self.seconds))
 
     def _resume(self) -> JobState:
-        evaluated = self.folder.read_json(SECONDS) or {}
-        self.seconds.update({phase: spent for phase, spent in evaluated.items() if phase.startswith("evaluate_")})
+        self.seconds.update(self.folder.read_json(SECONDS) or {})
         found = self.folder.newest_checkpoint(lambda learner, state: verify(learner))
         if found is None:
             return JobState(step=0, curriculum=self.curriculum.start(), scale=DomainScale())
         learner_folder, plain = found
         self.learner.load(learner_folder)
         state = JobState.from_json(plain)
-        self.seconds.update(state.seconds)
         self._saved = state.step
         return state
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Add the time spent inside to the phase's seconds."""
+        """Add the time spent inside to the phase's seconds, and write them down: whatever comes next may be the end."""
         started = time.monotonic()
-        yield
-        self.seconds[phase] += time.monotonic() - started
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.monotonic() - started
+            self.folder.store_json(SECONDS, dict(self.seconds))
 
     def _clock(self) -> dict[str, float]:
         return {f"time/{phase}": seconds for phase, seconds in self.seconds.items()}

@@ -1,5 +1,6 @@
 """Kills at the worst moments: the same command goes on, to the same numbers, and nothing is left running."""
 
+import json
 import os
 import signal
 
@@ -19,10 +20,14 @@ def test_killed_three_times_and_still_the_same_run(undisturbed, tiny_model, tmp_
     run_dir = tmp_path / "killed"
     arguments = overrides(tiny_model, run_dir)
 
+    spent = [0.0]
+
     def killed(*fate):
         status, _, err = train(arguments, run_dir, fate=fate)
         assert status == -signal.SIGKILL, err
         wait_until(lambda: not processes(run_dir), "every process of the killed run is gone")
+        spent.append(sum(json.loads((run_dir / "seconds.json").read_text()).values()))
+        assert spent[-1] > spent[-2]  # time that was lost was spent
 
     # during the rollout of step 2, of 3 groups: one is collected, the others are in flight
     killed("k3rl.rollout.pool", "_Run._collect", str(EVALUATED + 3 + 2), "before")
@@ -39,6 +44,7 @@ def test_killed_three_times_and_still_the_same_run(undisturbed, tiny_model, tmp_
 
     status, _, err = train(arguments, run_dir)
     assert status == 0, err
+    assert json.loads((run_dir / "summary.json").read_text())["seconds"] > spent[-1]
     assert metrics(run_dir) == metrics(undisturbed)
     assert played(run_dir) == played(undisturbed)
     assert checkpoints(run_dir) == ["step-000002", "step-000004"]

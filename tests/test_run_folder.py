@@ -249,9 +249,9 @@ def test_files_are_whole_or_what_they_were(tmp_path, monkeypatch):
 
 
 def test_json_values_come_back(folder):
-    assert folder.read_json("evaluation/seconds.json") is None
-    folder.store_json("evaluation/seconds.json", {"rollout": 1.5})
-    assert folder.read_json("evaluation/seconds.json") == {"rollout": 1.5}
+    assert folder.read_json("seconds.json") is None
+    folder.store_json("seconds.json", {"rollout": 1.5})
+    assert folder.read_json("seconds.json") == {"rollout": 1.5}
 
 
 def test_a_state_whose_hash_is_wrong_is_damage(folder):
