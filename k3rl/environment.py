@@ -6,7 +6,7 @@ Environments speak messages and tool calls, never tokens. One instance serves on
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from k3rl.types import Json, Message, Score, Split, Task, Tool
@@ -19,14 +19,14 @@ Solution: TypeAlias = "AsyncGenerator[Message, StepResult]"
 class StepResult:
     """What followed an assistant message: observation messages, an optional step reward, and whether it is over.
 
-    `terminated`: the task's own end (final answer given); `truncated`: cut by the environment.
+    `reward`: summed over the episode, it is kept as the part `steps` of the score; the score's reward is what
+    `Domain.score` says. `terminated`: the task's own end (final answer given); `truncated`: cut by the environment.
     """
 
     messages: tuple[Message, ...] = ()
     reward: float | None = None
     terminated: bool = False
     truncated: bool = False
-    info: Mapping[str, Json] = field(default_factory=dict)
 
 
 class Environment(Protocol):

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from k3rl.chat import ParsedTurn, XtmlRenderer, problem_message
 from k3rl.environment import Domain, Environment, StepResult
-from k3rl.errors import DeadlineError, InfrastructureError, K3rlError, PolicyLostError
+from k3rl.errors import DeadlineError, EnvironmentFault, InfrastructureError, K3rlError, PolicyLostError
 from k3rl.types import Score, Scored, StopReason, Task, Tier, TokenLog, Trajectory, Turn
 
 Result = TypeVar("Result")
@@ -112,6 +113,7 @@ class _Episode:
         self.environment: Environment | None = None
         self.session: Session | None = None
         self.turns: list[Turn] = []
+        self.step_rewards: list[float] = []
         self.log: TokenLog | None = None
 
     async def play(self, seed: int) -> tuple[StopReason, Score]:
@@ -122,6 +124,8 @@ class _Episode:
         self.log = await self.session.close()
         artifacts = await self._within(self.environment.artifacts(), "artifacts")
         score = await self._within(self.domain.score(self.task, artifacts), "score")
+        if self.step_rewards:
+            score = replace(score, parts={**score.parts, "steps": math.fsum(self.step_rewards)})
         return stop, score
 
     async def _turns(self, length: int) -> StopReason:
@@ -189,7 +193,12 @@ class _Episode:
         assert self.environment is not None
         if parsed.problems:
             return StepResult(messages=(problem_message(parsed.problems),))
-        return await self._within(self.environment.step(parsed.message), "step")
+        result = await self._within(self.environment.step(parsed.message), "step")
+        if result.reward is not None:
+            if not math.isfinite(result.reward):
+                raise EnvironmentFault(f"{self.task.id}: a step's reward is {result.reward}")
+            self.step_rewards.append(result.reward)
+        return result
 
     async def _within(self, call: Awaitable[Result], what: str) -> Result:
         """A call of the domain, cancelled at its time limit: one that hangs must not hold its episode for ever."""

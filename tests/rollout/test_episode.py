@@ -138,6 +138,18 @@ async def test_the_environment_ends_the_episode(play, how):
     assert (scored.trajectory.stop, len(scored.trajectory.turns)) == (StopReason.ENDED, 1)
 
 
+async def test_step_rewards_are_one_more_part_of_the_score(play):
+    rewarded = [StepResult(reward=0.25), StepResult(), StepResult(reward=-0.125, terminated=True)]
+    scored, _ = await play(WatchedDomain(results=rewarded), echo("a"), echo("b"), say("done"))
+    assert scored.score.parts == {"echoed": 0.0, "steps": 0.125}
+    assert scored.score.reward == 0.0  # as the domain's score says
+    scored, _ = await play(WatchedDomain(), say("done"))
+    assert scored.score.parts == {"echoed": 0.0}
+    scored, _ = await play(WatchedDomain(results=[StepResult(reward=float("nan"))]), echo("a"))
+    assert scored.trajectory.stop is StopReason.ENVIRONMENT
+    assert "a step's reward is nan" in scored.trajectory.error
+
+
 async def test_a_script_that_is_over_ends_the_episode(renderer, play):
     async def script(task):
         yield echo(task.payload["words"])
