@@ -18,8 +18,8 @@ from k3rl import __version__
 from k3rl.errors import K3rlError, UserError
 
 EPILOG = """examples:
-  k3rl train experiment=quickstart               joint RL from the shipped base model
-  k3rl train experiment=quickstart seed=1        the same with another seed; same run_dir: resumes
+  k3rl train experiment=quickstart               joint RL from the shipped base model; run again, it resumes
+  k3rl train experiment=quickstart name=b seed=1 the same with another seed, in runs/b
   k3rl sft experiment=nano_base                  make the base model from nothing
   k3rl eval model.path=runs/quickstart/model     evaluate a model folder
   k3rl env check terminal                        check everything that must hold for a domain

@@ -89,6 +89,14 @@ def test_a_bug_is_not_hidden(monkeypatch):
         cli.main(["train"])
 
 
+def test_the_help_s_examples_are_runs_of_their_own():
+    """One after another none of them is refused for a run folder that another one has begun."""
+    lines = [line.split() for line in cli.EPILOG.splitlines() if line.startswith(("  k3rl train", "  k3rl sft"))]
+    configs = [cli.compose([word for word in words if "=" in word]) for words in lines]
+    assert len(configs) == 3
+    assert len({config.run_dir for config in configs}) == 3
+
+
 HEAVY = ("torch", "ray", "deepspeed", "transformers", "hydra", "omegaconf", "pydantic", "numpy", "pyarrow")
 
 
