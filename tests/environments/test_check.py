@@ -133,6 +133,65 @@ class Littering(Sound):
         return await super().open(task)
 
 
+class Held(Counting):
+    """Counts for nothing once its process is dead."""
+
+    def __init__(self, task: Task, domain: Sound) -> None:
+        super().__init__(task, domain)
+        self._child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def alive(self) -> bool:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        try:
+            self._child.stdin.write(b"?\n")
+            self._child.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return self._child.stdout.readline() == b"?\n"
+
+    async def artifacts(self) -> Mapping[str, Json]:
+        return {"reached": self.reached if self.alive() else 0}
+
+    async def close(self) -> None:
+        self._child.kill()
+        self._child.communicate()
+
+
+class Telling(Held):
+    async def artifacts(self) -> Mapping[str, Json]:
+        if not self.alive():
+            raise SandboxError("the process is dead")
+        return {"reached": self.reached}
+
+
+class Crashing(Held):
+    async def artifacts(self) -> Mapping[str, Json]:
+        return {"reached": self.reached // self.alive()}
+
+
+class WithProcesses(Sound):
+    def __init__(self, environment: type[Held]) -> None:
+        self._environment = environment
+
+    async def open(self, task: Task) -> Counting:
+        return self._environment(task, self)
+
+
+@pytest.mark.parametrize(
+    ("environment", "outcome", "ok"),
+    [
+        (Telling, "SandboxError, then solved: True", True),
+        (Held, "scored 0, then solved: True", False),
+        (Crashing, "ZeroDivisionError instead of InfrastructureError, then solved: True", False),
+    ],
+)
+async def test_a_death_must_be_told_as_infrastructure(environment: type[Held], outcome: str, ok: bool) -> None:
+    rows = {row.name: row for row in await run_check(WithProcesses(environment), seeds=24)}
+    assert (rows["after a kill"].value, rows["after a kill"].ok) == (outcome, ok)
+    assert {name for name, row in rows.items() if not row.ok} - {"after a kill"} == {"isolation"}
+
+
 async def broken_rows(domain: Sound) -> set[str]:
     return {row.name for row in await run_check(domain, seeds=24) if not row.ok}
 
