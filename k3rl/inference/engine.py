@@ -72,11 +72,6 @@ class Engine:
         """Whether `step` has something to do."""
         return bool(self._turns.running.any() or self._scheduler.waiting or self._finished)
 
-    @property
-    def held_slots(self) -> int:
-        """Slots that sessions hold, in a turn or between turns."""
-        return len(self._scheduler.holders)
-
     def open(
         self,
         prompt: Sequence[int],

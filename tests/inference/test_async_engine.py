@@ -74,7 +74,7 @@ async def test_a_cancelled_turn_frees_its_slot(engine, core):
     assert log.mask.any()
     await engine.publish(_Same(5))  # a call that runs after the aborts
     assert not core.has_work
-    assert core.held_slots == 0
+    assert not core._scheduler.holders
 
 
 async def test_aborting_a_session_wakes_whoever_waits_for_its_turn(engine, core):
