@@ -10,7 +10,6 @@ before, is ever found in a chat (docs/log.md).
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
 from random import Random
@@ -121,10 +120,10 @@ def _others(tokenizer: Tokenizer, rng: Random, most: int) -> list[int]:
 
 
 @lru_cache(maxsize=4)
-def _name_tokens(tokenizer: Tokenizer) -> Collection[int]:
+def _name_tokens(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(token for name in NAMES for token in tokenizer.encode(name))
 
 
 @lru_cache(maxsize=4)
 def _other_tokens(tokenizer: Tokenizer) -> list[int]:
-    return sorted(set(range(tokenizer.vocab_size)) - set(_name_tokens(tokenizer)))
+    return sorted(set(range(tokenizer.vocab_size)) - _name_tokens(tokenizer))
