@@ -114,7 +114,9 @@ def _training(axes: Axes, training: Mapping[str, Curve], domains: Sequence[str])
         axes.plot(steps, smooth, color=colour, linewidth=2, marker=marker, markersize=5, markevery=every, label=name)
         ends.append((float(smooth[-1]), name, colour))
         last = max(last, int(steps[-1]))
-    axes.set_title("Training success by domain (running mean; thin: each step)", fontsize=10, loc="left")
+    axes.set_title(
+        "Training success by domain on the curriculum's levels (running mean; thin: each step)", fontsize=10, loc="left"
+    )
     axes.set_xlabel("step", fontsize=9)
     axes.set_ylabel("% of episodes", fontsize=9)
     axes.set_ylim(0, 100)
