@@ -51,7 +51,7 @@ class RolloutSection:
     fault_limit: float = 0.5  # share of a domain's episodes of one step that end the job if they fail, retries and all
     turn_seconds: float = 120.0  # longest wait for one turn of the policy
     environment_seconds: float = 60.0  # longest wait for one call of an environment (its open, step, score, ...)
-    deadline_seconds: float = 900.0  # longest wait for one group of episodes
+    deadline_seconds: float = 900.0  # longest wait until any of the groups in flight is done
 
 
 @section

@@ -5,7 +5,7 @@ Environments speak messages and tool calls, never tokens. One instance serves on
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -76,13 +76,3 @@ class Domain(Protocol):
 
     async def close(self) -> None:
         """Release pools shared by episodes."""
-
-
-def tasks(
-    domain: Domain, split: Split, *, seed: int, level: int, start: int = 0, family: str | None = None
-) -> Iterator[Task]:
-    """The endless sequence of `domain.task` from `start`."""
-    index = start
-    while True:
-        yield domain.task(split, seed=seed, level=level, index=index, family=family)
-        index += 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ from k3rl.observability.progress import Bar, waiting
 from k3rl.orchestrator import Job
 from k3rl.rollout.pool import RolloutPool
 from k3rl.run_folder import RunFolder, write_atomically
+
+SETUP_SECONDS = "K3RL_SETUP_SECONDS"
+"""Environment variable by which launch/quickstart tells how long launch/setup took, nearly all of it downloads."""
 
 
 def train(config: Config) -> dict[str, Any] | None:
@@ -114,6 +119,7 @@ def report(config: Config, folder: RunFolder, seconds: dict[str, float], console
         after,
         seconds=sum(seconds.values()),
         phases=seconds,
+        setup=float(os.environ.get(SETUP_SECONDS, 0)),
         mismatch=whole_mismatch(metrics),
         routes_differ=sum(m["routes_differ"] * m["tokens"] for m in measured) / tokens,
         selections_differ=sum(m["selections_differ"] * m["tokens"] for m in measured) / tokens,
@@ -162,7 +168,12 @@ def evaluate_model(config: Config) -> dict[str, Any]:
             evaluate_folder(config, model, output / file)
             for model, file in zip(models, ("results.jsonl", "compared.jsonl"), strict=False)
         ]
-    result = {"models": list(map(str, models)), **(comparison(*results) if len(results) > 1 else evaluation(*results))}
+    settings = asdict(config.evaluation)
+    result = {
+        "models": list(map(str, models)),
+        "settings": settings,
+        **(comparison(*results) if len(results) > 1 else evaluation(*results)),
+    }
     write_atomically(output / "report.json", json.dumps(result, indent=1).encode())
     show(result, console)
     console.print(str(output / "report.json"), highlight=False, soft_wrap=True)

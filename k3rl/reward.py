@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from k3rl.errors import EnvironmentFault
-from k3rl.types import Json, Message, Score
+from k3rl.types import Json, Score
 
 Artifacts: TypeAlias = Mapping[str, Json]
 """What scoring may look at."""
@@ -20,18 +20,12 @@ class Reward(Protocol):
     def __call__(self, artifacts: Artifacts) -> float: ...
 
 
-class Scorer(Protocol):
-    """A scorer that needs a model: served elsewhere, called by protocol, so that rewards/ stays free of torch."""
-
-    async def score(self, messages: tuple[Message, ...]) -> float: ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
     """`weight` in the sum; a `gate` part multiplies the whole instead (0 closes it)."""
 
     name: str
-    reward: Callable[[Artifacts], float]
+    reward: Reward
     weight: float = 1.0
     gate: bool = False
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 FREE_TO_CHANGE = (
     *("name", "run_dir", "log.", "ray."),
-    *("train.steps", "train.seconds", "train.keep_checkpoints"),
+    *("train.seconds", "train.keep_checkpoints"),
     # How much runs at once, and where: what a run that ran out of memory or time is told to lower.
     *("rollout.slots", "rollout.concurrent_episodes", "rollout.policy_workers", "rollout.policy_threads"),
     *("rollout.episode_workers", "rollout.retries", "rollout.deadline_seconds"),
@@ -47,7 +47,7 @@ FREE_TO_CHANGE = (
 
 STEPS_TO_COME = (
     *("learner.learning_rate", "learner.schedule", "learner.warmup_steps", "learner.clip_gradient"),
-    *("learner.weight_decay", "rollout.max_context"),
+    *("learner.weight_decay", "rollout.max_context", "train.steps"),  # steps: a schedule reaches to the last one
 )
 """Keys that may change as well, and are told: they decide about steps not yet done, and errors ask for other values."""
 
@@ -149,18 +149,27 @@ class RunFolder:
             shutil.rmtree(old)
 
     def newest_checkpoint(self, check_learner: Callable[[Path, Json], None]) -> tuple[Path, Json] | None:
-        """The newest complete checkpoint: its learner folder and the driver's state. Damaged ones are told.
+        """The newest complete checkpoint: its learner folder and the driver's state; None before the first. Damaged
+        ones are told.
 
-        `check_learner(folder, state)` raises CheckpointError on a damaged learner part.
+        `check_learner(folder, state)` raises CheckpointError on a damaged learner part; so does this if none is whole:
+        to start anew would throw away what the run has done.
         """
+        damaged = None
         for folder in sorted((self.path / "checkpoints").glob("step-*"), reverse=True):
             try:
                 state = _read_state(folder / "state.json")
                 check_learner(folder / "learner", state)
             except CheckpointError as error:
                 log.warning("passing over %s: %s", folder.name, error)
+                damaged = damaged or error
                 continue
             return folder / "learner", state
+        if damaged is not None:
+            raise CheckpointError(
+                f"run_dir={self.path}: no checkpoint can be read (the newest: {damaged}): restore one, or use another "
+                "run_dir to start anew"
+            )
         return None
 
     def store_json(self, name: str, value: Json) -> None:

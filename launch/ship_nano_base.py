@@ -39,8 +39,9 @@ before the work is done, as collected data does (docs/log.md says why). No reinf
 | model.safetensors | sha256 {digest} |
 | curves | [curves.csv](curves.csv): means over {window} steps, stage by stage |
 
-On unseen tasks of the training families ({tasks} per domain over all five levels, {samples} samples each), as
-`k3rl eval` prints them:
+On unseen tasks of the training families, {tasks} per domain over all five levels, {samples} samples each:
+
+    k3rl eval evaluation.tasks={tasks} evaluation.samples={samples}
 
 {test}
 
@@ -108,11 +109,14 @@ def readme(run: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
 
 def success(report: Mapping[str, Any]) -> str:
     """A Markdown table by domain."""
-    lines = ["| % | sampled | greedy | pass@8 | malformed turns |", "|---|---|---|---|---|"]
+    head = ("%", "sampled", "greedy", "pass@8", "lowest family, sampled", "malformed turns")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, domain in report["domains"].items():
         cells = [domain[measure]["mean"] for measure in ("sampled", "greedy", "pass8")]
-        cells.append(domain["usage"]["malformed"])
-        lines.append(f"| {name} | {' | '.join(f'{100 * value:.1f}' for value in cells)} |")
+        lowest, found = min(domain["families"].items(), key=lambda item: item[1]["sampled"]["mean"])
+        *shown, malformed = (f"{100 * value:.1f}" for value in (*cells, domain["usage"]["malformed"]))
+        family = f"{100 * found['sampled']['mean']:.1f} ({lowest})"
+        lines.append(f"| {' | '.join([name, *shown, family, malformed])} |")
     return "\n".join(lines)
 
 

@@ -67,7 +67,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_free_to_change(begun, ca
     config = Config(environment={"echo": {"_target_": "a.B"}}, curriculum=Config().curriculum)
     begun.store_config(config)
     begun.store_config(config)
-    begun.store_config(replace(config, name="other", train=TrainSection(steps=99, keep_checkpoints=5)))
+    begun.store_config(replace(config, name="other", train=TrainSection(seconds=99, keep_checkpoints=5)))
     smaller = replace(config.rollout, slots=8, concurrent_episodes=16, policy_workers=2)
     begun.store_config(replace(config, rollout=smaller, learner=replace(config.learner, ranks=2, threads=1)))
     with pytest.raises(ConfigError, match=r"\(learner\.expert_rate, rollout\.temperature\)"):
@@ -93,11 +93,13 @@ def test_what_errors_ask_to_change_decides_about_steps_to_come_and_is_told(begun
     config = Config()
     begun.store_config(config)
     slower = replace(config.learner, learning_rate=1e-5, clip_gradient=0.1)
-    begun.store_config(replace(config, learner=slower, rollout=replace(config.rollout, max_context=800)))
+    longer = replace(config.train, steps=9)
+    rollout = replace(config.rollout, max_context=800)
+    begun.store_config(replace(config, learner=slower, rollout=rollout, train=longer))
     (record,) = caplog.records
     assert record.getMessage() == (
         "run goes on with other settings from here: learner.clip_gradient=0.1 (was 1.0), "
-        "learner.learning_rate=1e-05 (was 0.0003), rollout.max_context=800 (was 640)"
+        "learner.learning_rate=1e-05 (was 0.0003), rollout.max_context=800 (was 640), train.steps=9 (was 60)"
     )
 
 
@@ -191,6 +193,18 @@ def test_a_damaged_checkpoint_is_told_passed_over_and_written_again(folder, dama
     assert names(folder) == ["step-000004"]
 
 
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_anew(folder):
+    save(folder, 2)
+    save(folder, 4)
+    for step, name in ((2, "learner/manifest.json"), (4, "learner/tensors.safetensors")):
+        truncate(folder.path / "checkpoints" / f"step-{step:06d}" / name)
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint can be read \(the newest: .*step-000004.*truncated"
+    ) as caught:
+        folder.newest_checkpoint(verify)
+    assert "\n" not in str(caught.value)
+
+
 def test_what_a_killed_run_left_half_written_is_removed(folder):
     save(folder, 2)
     half = folder.path / "checkpoints" / ".tmp-step-000004"
@@ -261,4 +275,5 @@ def test_a_state_whose_hash_is_wrong_is_damage(folder):
     file.write_text(json.dumps({**stored, "state": stored["state"].replace("2", "3")}))
     with pytest.raises(CheckpointError, match="hash"):
         run_folder._read_state(file)
-    assert folder.newest_checkpoint(verify) is None
+    with pytest.raises(CheckpointError, match="no checkpoint can be read"):
+        folder.newest_checkpoint(verify)

@@ -111,6 +111,7 @@ def test_a_model_folder_is_evaluated_and_compared(undisturbed, tiny_model, tmp_p
     assert out.splitlines()[-1] == str(folder / "report.json")
     report = json.loads((folder / "report.json").read_text())
     assert report["models"] == [str(tiny_model), str(compared)]
+    assert report["settings"]["compare"] == str(compared)
     assert report["domains"] == json.loads((undisturbed / "summary.json").read_text())["domains"]
     # the run's own numbers, from the model folders alone
     for name, run in (("results", "before"), ("compared", "after")):

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from k3rl.environment import Domain, Solution, StepResult
+from k3rl.errors import EnvironmentFault
+from k3rl.time_limit import TimeLimit
 from k3rl.types import Message, Score, Split, Task
 
 AT_ONCE = 4
+CALL_SECONDS = 60.0
 Item = TypeVar("Item")
 Out = TypeVar("Out")
 
@@ -31,12 +34,12 @@ class Episode:
 
 async def play(domain: Domain, task: Task, solution: Solution) -> Episode:
     """As the real loop does it: step until the end or the task's limit of turns, then score, then close."""
-    environment = await domain.open(task)
+    environment = await _within(domain.open(task), task, "open")
     steps: list[tuple[Message, StepResult]] = []
     try:
         message = await anext(solution)
         for _ in range(task.limits.turns):
-            result = await environment.step(message)
+            result = await _within(environment.step(message), task, "step")
             steps.append((message, result))
             if result.terminated or result.truncated:
                 break
@@ -44,11 +47,24 @@ async def play(domain: Domain, task: Task, solution: Solution) -> Episode:
                 message = await solution.asend(result)
             except StopAsyncIteration:
                 break
-        score = await domain.score(task, await environment.artifacts())
+        artifacts = await _within(environment.artifacts(), task, "artifacts")
+        score = await _within(domain.score(task, artifacts), task, "score")
     finally:
         await solution.aclose()
-        await environment.close()
+        await _within(environment.close(), task, "close")
     return Episode(task=task, steps=tuple(steps), score=score)
+
+
+async def _within(call: Awaitable[Out], task: Task, what: str) -> Out:
+    try:
+        async with TimeLimit(CALL_SECONDS) as limit:
+            return await call
+    except TimeoutError as error:
+        if not limit.expired:  # the domain's own
+            raise
+        raise EnvironmentFault(
+            f"{task.id}: {what} did not return within {CALL_SECONDS:g} s: the domain hangs"
+        ) from error
 
 
 async def in_parallel(

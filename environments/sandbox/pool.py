@@ -12,6 +12,7 @@ from k3rl.environments.sandbox.container import Container
 from k3rl.environments.sandbox.runtime import Runtime, prepare
 from k3rl.environments.sandbox.spec import BashResult, Entry, SandboxSpec, Tree
 from k3rl.errors import AgentFault, ConfigError, EnvironmentFault, SandboxError
+from k3rl.time_limit import queueing
 from k3rl.types import Json
 
 COMMAND_BYTES = 32768  # below a pipe's capacity, so that PID 1 never waits for the shell
@@ -47,7 +48,8 @@ class SandboxPool:
         """A clean sandbox, warm if there is one. Raises SandboxError if none can be started."""
         if self._closed:
             raise SandboxError("the sandbox pool is closed")
-        await self._free.acquire()
+        with queueing():
+            await self._free.acquire()
         try:
             container = self._idle.pop() if self._idle else await self._start()
         except BaseException:
@@ -55,12 +57,6 @@ class SandboxPool:
             raise
         container.uses += 1
         return Sandbox(self, container)
-
-    async def warm(self, count: int) -> None:
-        """Start containers in advance, so that `count` wait idle."""
-        boxes = [await self.acquire() for _ in range(min(count, self.size))]
-        for box in boxes:
-            await box.close()
 
     async def close(self) -> None:
         """End all idle containers; lent ones end when they are closed."""

@@ -2,7 +2,7 @@
 
 An objective sees one micro-batch at a time and divides by the denominator of the whole optimizer step, so the sum
 over micro-batches and ranks is the loss of the step whatever the split. Legend: N packed positions, each predicting
-one target. Three policies (rollout, proximal, current) as in the run's documentation.
+one target. Three policies: `rollout` sampled the tokens, a step must stay near `proximal`, `current` is trained.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class GRPO:
     """Clipped policy gradient, -sum(weight * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)) / denominator.
 
     r = exp(logp - proximal). The asymmetric clip keeps room for rare tokens to rise (DAPO, arXiv 2503.14476, eq. 8);
-    token normalisation: one denominator for the step, no mean per sequence. `proximal: rollout` states that the batch
-    gets one update and nothing is recomputed, so the policy that sampled is the one that r is taken against.
+    one denominator for the whole step; a mean per token or per trajectory is a matter of the weights.
+    `proximal: rollout` states that the batch gets one update and nothing is recomputed, so the policy that sampled is
+    the one that r is taken against.
     Metrics: ratio (mean), clip_fraction (tokens whose gradient the clip stopped), kl (k3 estimate of
     KL(rollout || current), non-negative), ratio_max.
     """

@@ -64,7 +64,7 @@ def evaluate(
 
     `fault_limit` as in `tell_faults`.
     """
-    groups = pool.run(specs, on_group)
+    groups = pool.run(specs, on_group, keep_trajectories=False)
     tell_faults((episode for group in groups for episode in group.episodes), "evaluation", fault_limit)
     sampled = [group for group in groups if group.spec.temperature > 0]
     greedy = [group for group in groups if group.spec.temperature == 0]

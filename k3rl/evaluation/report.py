@@ -42,13 +42,15 @@ def summary(
     *,
     seconds: float,
     phases: Mapping[str, float],
+    setup: float,
     mismatch: Mapping[str, Any],
     routes_differ: float,
     **more: Any,
 ) -> dict[str, Any]:
     """The whole of summary.json.
 
-    `seconds` is the run, which downloads nothing, `phases` its parts by name; `mismatch` is |log p_rollout - log
+    `seconds` is the run, which downloads nothing, `phases` its parts by name; `setup` what downloads and installation
+    before it took; `mismatch` is |log p_rollout - log
     p_learner| as {of, mean, p99, max, n}, `of` saying over which tokens; `routes_differ` the share of routes the
     learner would choose otherwise without replay; `more` is added as it stands.
     """
@@ -58,7 +60,7 @@ def summary(
     return {
         "seconds": seconds,
         "seconds_by_phase": dict(phases),
-        "seconds_of_downloads": 0.0,  # launch/setup has done them all
+        "seconds_of_downloads": setup,
         **comparison(before, after),
         "mismatch": dict(mismatch),
         "routes_differ": routes_differ,

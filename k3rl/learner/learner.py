@@ -88,8 +88,9 @@ class Learner:
         Metrics: loss and the objective's own; grad_norm (before clipping), lr, tokens (of context), trained_tokens,
         entropy; domain/<name>/{tokens, entropy, signal}: trained tokens, their mean entropy by weight, and the domain's
         share of sum |advantage|;
-        experts/{flips, flip_share, alarm_still, imbalance}; for rollouts mismatch/{mean, p99, max, n, kl, histogram},
-        routes_differ and selections_differ, measured before the update by the same forward on these samples; seconds.
+        experts/{flips, flip_share, alarm_still, imbalance}; for tokens that an engine sampled mismatch/{mean, p99, max,
+        n, kl, histogram}, routes_differ and selections_differ, measured before the update by the same forward on these
+        samples; seconds.
         """
         if self.config.train != "model":
             raise ConfigError("this learner trains the indexer: call warm_up_indexer, or set train: model")

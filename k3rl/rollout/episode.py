@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from k3rl.chat import ParsedTurn, XtmlRenderer, problem_message
 from k3rl.environment import Domain, Environment, StepResult
-from k3rl.errors import DeadlineError, EnvironmentFault, InfrastructureError, K3rlError, PolicyLostError
+from k3rl.errors import DeadlineError, EnvironmentFault, InfrastructureError, K3rlError, PolicyLostError, UserError
+from k3rl.time_limit import TimeLimit
 from k3rl.types import Score, Scored, StopReason, Task, Tier, TokenLog, Trajectory, Turn
 
 Result = TypeVar("Result")
@@ -60,7 +62,7 @@ class Policy(Protocol):
 class EpisodeLimits:
     """Limits of the deployment, beside those of the task: context of an engine slot, thinking tokens per turn by tier,
     attempts when infrastructure fails, and the longest wait for one turn and for one call of the environment (open,
-    step, artifacts, score, close), seconds."""
+    step, artifacts, score, close; queues for a sandbox do not count), seconds."""
 
     context: int
     thinking: Mapping[Tier, int]
@@ -96,6 +98,8 @@ async def run_episode(
             return episode.scored(sample, stop, score, started)
         except PolicyLostError:
             raise
+        except UserError as error:  # a setting that this task does not fit, not a fault of the domain's
+            return episode.scored(sample, StopReason.INFRASTRUCTURE, None, started, error)
         except InfrastructureError as error:
             if attempts > limits.retries:
                 return episode.scored(sample, StopReason.INFRASTRUCTURE, None, started, error)
@@ -114,6 +118,7 @@ class _Episode:
         self.session: Session | None = None
         self.turns: list[Turn] = []
         self.step_rewards: list[float] = []
+        self.worked: dict[str, float] = defaultdict(float)  # seconds, by call of the environment
         self.log: TokenLog | None = None
 
     async def play(self, seed: int) -> tuple[StopReason, Score]:
@@ -133,7 +138,6 @@ class _Episode:
         context = min(self.limits.context, self.task.limits.context)
         given: list[int] = []
         result: StepResult | None = None
-        seconds = 0.0
         while True:
             if length + len(given) >= context:
                 return StopReason.TOKENS
@@ -143,9 +147,7 @@ class _Episode:
                 return StopReason.ENDED
             length = start + len(sampled.tokens)
             parsed = self._parse(sampled)
-            begun = time.monotonic()
             result = await self._step(parsed)
-            seconds += time.monotonic() - begun
             self.turns.append(
                 Turn(
                     start=start,
@@ -162,7 +164,7 @@ class _Episode:
                 return StopReason.TOKENS
             if len(self.turns) >= self.task.limits.turns:
                 return StopReason.TURNS
-            if seconds > self.task.limits.seconds:
+            if self.worked["step"] > self.task.limits.seconds:
                 return StopReason.SECONDS
             closing = self.renderer.close_turn(sampled.tokens) if sampled.stop == "length" else []
             given = [*closing, *self.renderer.observation(result.messages)]
@@ -202,17 +204,19 @@ class _Episode:
 
     async def _within(self, call: Awaitable[Result], what: str) -> Result:
         """A call of the domain, cancelled at its time limit: one that hangs must not hold its episode for ever."""
-        limit = asyncio.timeout(self.limits.call_deadline)
+        limit = TimeLimit(self.limits.call_deadline)
         try:
             async with limit:
                 return await call
         except TimeoutError as error:
-            if not limit.expired():  # the domain's own
+            if not limit.expired:  # the domain's own
                 raise
             raise DeadlineError(
                 f"{self.task.id}: {what} of the environment did not return within {self.limits.call_deadline:g} s "
                 "(rollout.environment_seconds)"
             ) from error
+        finally:
+            self.worked[what] += limit.worked
 
     def scored(
         self, sample: int, stop: StopReason, score: Score | None, started: float, error: Exception | None = None

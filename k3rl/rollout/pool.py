@@ -33,7 +33,7 @@ DEATHS_LIMIT = 10  # of actors in one step (one call of `run` and the publicatio
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupResult:
-    """A finished group: summaries here, the trajectories (list of Scored) in the object store."""
+    """A finished group: summaries here, the trajectories (list of Scored; None if not kept) in the object store."""
 
     spec: GroupSpec
     episodes: tuple[EpisodeSummary, ...]
@@ -116,11 +116,15 @@ class RolloutPool:
                 self.replace_dead()
 
     def run(
-        self, specs: Sequence[GroupSpec], on_group: Callable[[GroupResult], None] | None = None
+        self,
+        specs: Sequence[GroupSpec],
+        on_group: Callable[[GroupResult], None] | None = None,
+        *,
+        keep_trajectories: bool = True,
     ) -> list[GroupResult]:
         """Play every group, at most `concurrent_episodes` at once per worker; results in the order of `specs`."""
         self._deaths = 0
-        return _Run(self, specs, on_group).finish()
+        return _Run(self, specs, on_group, keep_trajectories).finish()
 
     def submit(self, spec: GroupSpec, place: int) -> tuple[Any, Any]:
         """Start one group on the worker of its place; references to its summaries and its trajectories."""
@@ -165,10 +169,10 @@ class RolloutPool:
         starting = [self.episode_workers[place].actor.start.remote() for place in lost]
         starting += [self.policy_workers[place].start.remote() for place in dead]
         self.wait(starting, "start again")
-        waiting = [worker.drop.remote(owner) for worker in self.policy_workers for owner in orphans]
+        asked = [worker.drop.remote(owner) for worker in self.policy_workers for owner in orphans]
         if self._publication is not None:
-            waiting += [self.policy_workers[place].publish.remote(self._publication) for place in dead]
-        self.wait(waiting, "apply the weights again")
+            asked += [self.policy_workers[place].publish.remote(self._publication) for place in dead]
+        self.wait(asked, "apply the weights again")
 
     def record(self, results: Sequence[GroupResult], advantages: Sequence[Sequence[float]], **where: Any) -> Recording:
         """Write the trajectories of one step to Parquet (`path`, `step`, `run`), beside whatever comes next."""
@@ -220,9 +224,13 @@ class _Run:
     """One call of `RolloutPool.run`: a bounded number of groups in flight until all are done."""
 
     def __init__(
-        self, pool: RolloutPool, specs: Sequence[GroupSpec], on_group: Callable[[GroupResult], None] | None
+        self,
+        pool: RolloutPool,
+        specs: Sequence[GroupSpec],
+        on_group: Callable[[GroupResult], None] | None,
+        keep: bool,
     ) -> None:
-        self.pool, self.specs, self.on_group = pool, specs, on_group
+        self.pool, self.specs, self.on_group, self.keep = pool, specs, on_group, keep
         self.waiting = deque(range(len(specs)))
         self.flying: dict[Any, tuple[int, Any]] = {}
         self.done: dict[int, GroupResult] = {}
@@ -258,7 +266,8 @@ class _Run:
             self.pool.replace_dead()
             self.waiting.append(place)
             return
-        result = GroupResult(spec=self.specs[place], episodes=episodes, trajectories=trajectories)
+        kept = trajectories if self.keep else None
+        result = GroupResult(spec=self.specs[place], episodes=episodes, trajectories=kept)
         self.done[place] = result
         if self.on_group is not None:
             self.on_group(result)

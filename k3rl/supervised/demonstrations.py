@@ -90,10 +90,13 @@ class Rendered:
 
 def render(stored: Sequence[StoredTrajectory], renderer: XtmlRenderer) -> list[Rendered]:
     """By the current tokenizer, whichever they were played with."""
-    return [
-        Rendered(key=row.task_id, domain=row.domain, log=render_chat(renderer, row.messages, row.tools, row.tier))
-        for row in stored
-    ]
+    rendered = []
+    with Bar("rendering", len(stored)) as bar:
+        for row in stored:
+            log = render_chat(renderer, row.messages, row.tools, row.tier)
+            rendered.append(Rendered(key=row.task_id, domain=row.domain, log=log))
+            bar.advance()
+    return rendered
 
 
 def to_samples(rendered: Iterable[Rendered], prompt_weight: float) -> list[Sample]:

@@ -24,7 +24,7 @@ from k3rl.learner.group import LearnerGroup, Stage
 from k3rl.model_folder import model_folder
 from k3rl.observability.alarms import StillExperts
 from k3rl.observability.metrics import MetricsLog
-from k3rl.observability.progress import Bar
+from k3rl.observability.progress import Bar, waiting
 from k3rl.run_folder import RunFolder
 from k3rl.supervised.data import stage_batches
 from k3rl.supervised.demonstrations import Rendered, generate, load_demonstrations, missing_shards, render
@@ -76,7 +76,9 @@ class _Stages:
     @cached_property
     def solutions(self) -> list[Rendered]:
         """The demonstrations, rendered once for all stages: with many of them that takes minutes."""
-        return render(load_demonstrations(self.folder.path / "demonstrations"), self.renderer)
+        with waiting("reading the demonstrations"):
+            stored = load_demonstrations(self.folder.path / "demonstrations")
+        return render(stored, self.renderer)
 
     def run(self) -> Path:
         stages = self.config.sft.stages

@@ -78,14 +78,16 @@ def publish(model: PublishedModel, version: int, canary_tokens: Sequence[int]) -
     `canary_tokens` is a prompt, whose last 16 tokens engines decode one by one; backwards it is a second one. Raises
     SyncError if an MXFP4 model has no quantized experts.
     """
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_for_publication().items()}
+    held = model.state_for_publication()
+    device = next(iter(held.values())).device
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in held.items()}
     require_quantized_experts(model, state)
     manifest = tuple(
         Entry(name=name, shape=tuple(tensor.shape), dtype=dtype_name(tensor), sha256=sha256(tensor))
         for name, tensor in sorted(state.items())
     )
     products = {name: product(name, weight)[0] for name, weight in multiplied_values(state).items()}
-    tokens = torch.tensor(canary_tokens, dtype=torch.int64)
+    tokens = torch.tensor(canary_tokens, dtype=torch.int64, device=device)
     canaries = tuple(_canary(model, prompt) for prompt in (tokens, tokens.flip(0)))
     return Publication(
         version=version,
@@ -100,7 +102,7 @@ def publish(model: PublishedModel, version: int, canary_tokens: Sequence[int]) -
 def _canary(model: PublishedModel, tokens: Tensor) -> Canary:
     out = model(tokens)
     return Canary(
-        tokens=tokens.numpy(),
+        tokens=tokens.cpu().numpy(),
         logprobs=next_logprobs(out.logits[:-1], tokens),
         experts=out.experts.cpu().numpy().astype(np.int64),
         selected=out.selected.cpu().numpy().astype(np.int64),

@@ -13,7 +13,7 @@ from k3rl.environment import Solution
 from k3rl.environments.check import run_check
 from k3rl.environments.check.play import in_parallel, sample
 from k3rl.environments.tool_environment import ToolEnvironment
-from k3rl.errors import SandboxError
+from k3rl.errors import EnvironmentFault, SandboxError
 from k3rl.types import Json, Limits, Message, Score, Split, Task, Tool, ToolCall
 
 COUNT = Tool(name="count", parameters={"type": "object", "properties": {"to": {"type": "integer"}}, "required": ["to"]})
@@ -133,6 +133,12 @@ class Littering(Sound):
         return await super().open(task)
 
 
+class Hanging(Sound):
+    async def score(self, task: Task, artifacts: Mapping[str, Json]) -> Score:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
 class Held(Counting):
     """Counts for nothing once its process is dead."""
 
@@ -214,6 +220,12 @@ async def broken_rows(domain: Sound) -> set[str]:
 async def test_each_fault_is_found(domain: Sound, rows: set[str]) -> None:
     # This domain runs nothing of anybody's, so it has no sandbox to be probed: that one row says so.
     assert await broken_rows(domain) == rows | {"isolation"}
+
+
+async def test_a_domain_that_hangs_ends_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k3rl.environments.check.play.CALL_SECONDS", 0.05)
+    with pytest.raises(EnvironmentFault, match=r"counting/train.*: score did not return within 0\.05 s"):
+        await run_check(Hanging(), seeds=8)
 
 
 async def test_processes_that_are_left_are_found() -> None:

@@ -143,7 +143,7 @@ async def test_a_system_without_room_for_another_process_is_told_and_tried_again
     def full(*arguments: object, **settings: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    await pool.warm(1)
+    await (await pool.acquire()).close()
     await pool._idle.pop().discard()
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:

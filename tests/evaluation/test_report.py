@@ -59,7 +59,14 @@ def mean_success(chosen: list[TaskResult]) -> float:
 
 def full_summary() -> dict[str, Any]:
     return summary(
-        BEFORE, AFTER, seconds=90.5, phases={"rollout": 60.0}, mismatch=MISMATCH, routes_differ=0.01, run="quick"
+        BEFORE,
+        AFTER,
+        seconds=90.5,
+        phases={"rollout": 60.0},
+        setup=30.0,
+        mismatch=MISMATCH,
+        routes_differ=0.01,
+        run="quick",
     )
 
 
@@ -68,7 +75,7 @@ def test_summary_has_the_form_that_is_promised() -> None:
     assert (found["seconds"], found["seconds_by_phase"], found["seconds_of_downloads"]) == (
         90.5,
         {"rollout": 60.0},
-        0.0,
+        30.0,
     )
     assert (found["mismatch"], found["routes_differ"], found["run"]) == (MISMATCH, 0.01, "quick")
     assert found["samples_per_task"] == 8
@@ -145,7 +152,7 @@ def test_what_cannot_be_summarized_is_refused() -> None:
     with pytest.raises(ValueError, match="different domains"):
         comparison(BEFORE, [r for r in AFTER if r.domain == "office"])
     with pytest.raises(ValueError, match="mismatch lacks max, n"):
-        summary(BEFORE, AFTER, seconds=1, phases={}, mismatch={"mean": 0, "p99": 0}, routes_differ=0)
+        summary(BEFORE, AFTER, seconds=1, phases={}, setup=0, mismatch={"mean": 0, "p99": 0}, routes_differ=0)
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:

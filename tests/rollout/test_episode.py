@@ -8,9 +8,10 @@ import pytest
 from played import WatchedDomain, WrittenPolicy, WrittenTurn
 
 from k3rl.environment import StepResult
-from k3rl.errors import EnvironmentFault, PolicyLostError, SandboxError, SyncError
+from k3rl.errors import EnvironmentFault, PolicyLostError, SandboxError, SyncError, UserError
 from k3rl.rollout.episode import EpisodeLimits, run_episode
 from k3rl.rollout.scripted import ScriptedPolicy
+from k3rl.time_limit import queueing
 from k3rl.types import Limits, Message, StopReason, Tier, ToolCall
 
 LIMITS = EpisodeLimits(context=640, thinking={Tier.LOW: 7}, retries=2)
@@ -132,6 +133,21 @@ async def test_out_of_seconds_of_the_environment(play):
     assert scored.score is not None
 
 
+class CrowdedDomain(WatchedDomain):
+    """Every call of the environment waits in a queue for 50 ms."""
+
+    async def happen(self, what):
+        with queueing():
+            await asyncio.sleep(0.05)
+        await super().happen(what)
+
+
+async def test_queues_count_neither_as_the_environment_s_time_nor_as_its_hanging(play):
+    domain = CrowdedDomain(limits=Limits(turns=3, seconds=0.04))
+    scored, _ = await play(domain, echo("a"), say("done"), limits=replace(LIMITS, call_deadline=0.04))
+    assert (scored.trajectory.stop, len(scored.trajectory.turns)) == (StopReason.ENDED, 2)
+
+
 @pytest.mark.parametrize("how", [{"terminated": True}, {"truncated": True}])
 async def test_the_environment_ends_the_episode(play, how):
     scored, _ = await play(WatchedDomain(results=[StepResult(**how)]), echo("a"), say("never asked"))
@@ -206,6 +222,17 @@ async def test_an_environment_that_raises_is_told_once_with_its_error(play, plac
     assert scored.score is None
     assert domain.calls.count("open") == 1
     assert domain.calls.count("close") == (0 if place == "open" else 1)
+
+
+async def test_a_setting_that_a_task_does_not_fit_is_told_once_and_is_no_fault_of_the_domain(play):
+    policy = WrittenPolicy(open_error=UserError("max_context=64: raise it"))
+    scored, _ = await play(WatchedDomain(), policy=policy)
+    trajectory = scored.trajectory
+    assert (trajectory.stop, trajectory.error, scored.score) == (
+        StopReason.INFRASTRUCTURE,
+        "max_context=64: raise it",
+        None,
+    )
 
 
 @pytest.mark.parametrize("when", ["open", "turn"])

@@ -56,6 +56,18 @@ def test_groups_come_back_in_order_whole_and_recorded(make_pool, tmp_path):
     ]
 
 
+def test_trajectories_that_nobody_wants_leave_the_object_store(make_pool):
+    pool = make_pool()
+    taken = []
+    submit = pool.submit
+    pool.submit = lambda spec, place: (taken.append(submit(spec, place)), taken[-1])[1]
+    kept = pool.run(SPECS[:2])
+    dropped = pool.run(SPECS[:2], keep_trajectories=False)
+    assert [group.trajectories for group in kept] == [trajectories for _, trajectories in taken[:2]]
+    assert [group.trajectories for group in dropped] == [None, None]
+    assert [group.episodes[0].task_id for group in dropped] == [group.episodes[0].task_id for group in kept]
+
+
 def worker_pid(pool, place=0):
     return ray.get(pool.episode_workers[place].actor.__ray_call__.remote(lambda worker: os.getpid()))
 
