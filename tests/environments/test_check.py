@@ -243,6 +243,9 @@ async def test_the_weak_policy_must_find_higher_levels_harder() -> None:
     async def rising(task: Task) -> float:
         return float(task.level == 3)
 
+    async def even(task: Task) -> float:
+        return 1.0
+
     def tokens(task: Task, steps: object) -> int:
         return 100 * task.level
 
@@ -250,7 +253,9 @@ async def test_the_weak_policy_must_find_higher_levels_harder() -> None:
     assert rows["level 2"].value == "3.00 turns, 200 tokens, weak policy 0%"
     assert all(rows[f"level {level}"].ok for level in (1, 2, 3))
     rows = {row.name: row for row in await run_check(Sound(), seeds=24, policy=rising)}
-    assert rows["level 3"].value == "4.00 turns, weak policy 100%"
+    assert rows["level 3"].value == "4.00 turns, weak policy 100%: no harder than the lowest level"
+    assert [rows[f"level {level}"].ok for level in (1, 2, 3)] == [True, True, False]
+    rows = {row.name: row for row in await run_check(Sound(), seeds=24, policy=even)}
     assert [rows[f"level {level}"].ok for level in (1, 2, 3)] == [True, True, False]
 
 
