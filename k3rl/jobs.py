@@ -49,12 +49,12 @@ def train(config: Config) -> dict[str, Any] | None:
         with running_cluster(config.ray), rollout_pool(config, base) as pool:
             learner = LearnerGroup(config, base, rl_stage(config))
             job = Job(config, folder, pool, learner)
-            job.seconds["start"] += time.monotonic() - began
+            job.clock.add("start", time.monotonic() - began)
             job.run()
             with waiting("exporting the model"):
                 learner.export(folder.path / "model")
             learner.close()
-            seconds = dict(job.seconds)
+            seconds = dict(job.clock.seconds)
         result = report(config, folder, seconds, console) if config.train.evaluate else None
         folder.store_json("done.json", asked)
         return result

@@ -7,14 +7,13 @@ Everything that decides what comes next is in `JobState`, and a checkpoint holds
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from k3rl.algorithms.advantages import AdvantageConfig, DomainScale, Group, joint_advantages
+from k3rl.clock import Clock
 from k3rl.config import Config
 from k3rl.evaluation.evaluate import evaluate, evaluation_specs
 from k3rl.evaluation.results import read_results, write_results
@@ -30,8 +29,6 @@ from k3rl.rollout.faults import tell_faults
 from k3rl.rollout.pool import GroupResult, Recording, RolloutPool
 from k3rl.run_folder import RunFolder
 from k3rl.types import Json
-
-SECONDS = "seconds.json"  # by phase; not in the checkpoints: time that a killed run lost was spent as well
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +64,7 @@ class Job:
             floor=config.algorithm.domain_scaling_floor,
             skip_truncated=config.algorithm.truncated == "skip",
         )
-        self.seconds: dict[str, float] = defaultdict(float)
+        self.clock = Clock(folder)
         self._saved = -1  # step of the newest whole checkpoint
         self.state = self._resume()
         self.metrics = MetricsLog(folder.metrics)
@@ -111,7 +108,7 @@ class Job:
 
     def training_seconds(self) -> float:
         """What counts towards `train.seconds`."""
-        return sum(self.seconds[phase] for phase in ("rollout", "learn", "publish", "checkpoint"))
+        return sum(self.clock.seconds[phase] for phase in ("rollout", "learn", "publish", "checkpoint"))
 
     def expected_steps(self) -> int | None:
         """How many steps the run will have at its end, if steps go on to take as long; None before the first."""
@@ -130,12 +127,12 @@ class Job:
             samples=rollout.samples_per_task,
             temperature=rollout.temperature,
         )
-        with self.timed("rollout"):
+        with self.clock.timed("rollout"):
             groups = self.pool.run(specs)
         episodes = [episode for group in groups for episode in group.episodes]
         tell_faults(episodes, f"step {step}", rollout.fault_limit)
         advantages, scale = self.advantages(groups)
-        with self.timed("learn"):
+        with self.clock.timed("learn"):
             learned = self.learner.train([g.trajectories for g in groups], advantages, step=step - 1)
         self._alarm.look(learned, f"step {step}")
         tell_mismatch(learned, f"step {step}")
@@ -144,7 +141,8 @@ class Job:
         )
         self.publish()
         self.record(groups, advantages)
-        metrics = {**step_metrics(groups), **learned, **self._clock()}
+        clock = {f"time/{phase}": seconds for phase, seconds in self.clock.seconds.items()}
+        metrics = {**step_metrics(groups), **learned, **clock}
         self.tracker.log(self.metrics.append(step, metrics))
         if step % self.config.train.checkpoint_every == 0:
             self.checkpoint()
@@ -182,14 +180,14 @@ class Job:
 
     def publish(self) -> None:
         """Hand the learner's weights to the policy workers, as version = steps trained."""
-        with self.timed("publish"):
+        with self.clock.timed("publish"):
             self.pool.publish(self.learner.publication(version=self.state.step))
 
     def checkpoint(self) -> None:
         """A consistent cut of learner and driver; does nothing where this step has one."""
         if self.state.step == self._saved:
             return
-        with self.timed("checkpoint"):
+        with self.clock.timed("checkpoint"):
             self.wait_for_records()
             keep = self.config.train.keep_checkpoints
             self.folder.save_checkpoint(self.state.step, self.state.to_json(), self.learner.save, keep)
@@ -202,13 +200,12 @@ class Job:
             read_results(path)
             return
         specs = evaluation_specs(self.config.evaluation, self.pool.levels)
-        with self.timed(f"evaluate_{name}"), Bar(f"evaluation {name}", len(specs)) as bar:
+        with self.clock.timed(f"evaluate_{name}"), Bar(f"evaluation {name}", len(specs)) as bar:
             limit = self.config.rollout.fault_limit
             results = evaluate(self.pool, specs, lambda group: bar.advance(), fault_limit=limit)
         write_results(path, results)
 
     def _resume(self) -> JobState:
-        self.seconds.update(self.folder.read_json(SECONDS) or {})
         found = self.folder.newest_checkpoint(lambda learner, state: verify(learner))
         if found is None:
             return JobState(step=0, curriculum=self.curriculum.start(), scale=DomainScale())
@@ -217,19 +214,6 @@ class Job:
         state = JobState.from_json(plain)
         self._saved = state.step
         return state
-
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Add the time spent inside to the phase's seconds, and write them down: whatever comes next may be the end."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[phase] += time.monotonic() - started
-            self.folder.store_json(SECONDS, dict(self.seconds))
-
-    def _clock(self) -> dict[str, float]:
-        return {f"time/{phase}": seconds for phase, seconds in self.seconds.items()}
 
 
 def step_metrics(groups: Sequence[GroupResult]) -> dict[str, float]:

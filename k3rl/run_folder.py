@@ -6,7 +6,7 @@
              evaluation/before.jsonl      results by task
              checkpoints/step-000010/     learner/ (weights, optimizer) and state.json (the driver's side)
              model/                       the trained model, hub layout
-             seconds.json                 time spent so far, by phase
+             seconds.json                 time spent so far, by phase (k3rl.clock)
              summary.json, success.png
              done.json                    what the run was asked for, once all of it is done
 

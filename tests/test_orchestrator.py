@@ -1,11 +1,11 @@
 """How long a run says it will be, what it counts as spent, and what it says of a step's episodes."""
 
 import time
-from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
 
+from k3rl.clock import Clock
 from k3rl.config import Config, TrainSection
 from k3rl.orchestrator import Job, step_metrics
 from k3rl.run_folder import RunFolder
@@ -28,23 +28,24 @@ def test_a_run_with_a_time_limit_expects_as_many_steps_as_fit(steps, limit, step
     assert Job.expected_steps(job) == expected
 
 
-def learn_and_die(job):
-    with Job.timed(job, "learn"):
+def learn_and_die(clock):
+    with clock.timed("learn"):
         time.sleep(0.01)
         raise KeyboardInterrupt
 
 
 def test_time_that_a_killed_run_spent_is_not_forgotten(tmp_path):
     with RunFolder(tmp_path) as folder:
-        killed = SimpleNamespace(folder=folder, seconds=defaultdict(float, rollout=5.0))
+        killed = Clock(folder)
+        killed.add("rollout", 5.0)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 learn_and_die(killed)
         assert killed.seconds["learn"] >= 0.02
         # no checkpoint was written: the next start goes on from step 0, but not from second 0
-        started = SimpleNamespace(folder=folder, seconds=defaultdict(float), curriculum=SimpleNamespace(start=dict))
+        started = SimpleNamespace(folder=folder, clock=Clock(folder), curriculum=SimpleNamespace(start=dict))
         assert Job._resume(started).step == 0
-        assert started.seconds == killed.seconds
+        assert started.clock.seconds == killed.seconds
         assert Job.training_seconds(started) == 5.0 + killed.seconds["learn"]
 
 

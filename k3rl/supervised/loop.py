@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from k3rl.chat import XtmlRenderer, load_tokenizer
+from k3rl.clock import Clock
 from k3rl.config import Config, StageSection
 from k3rl.errors import UserError
 from k3rl.evaluation.report import evaluation
@@ -42,17 +43,22 @@ def run(config: Config) -> None:
     with RunFolder(config.run_dir) as folder, running_cluster(config.ray):
         stage, step = standing(folder)
         folder.store_config(config, stage=stage, step=step)
+        clock = Clock(folder)
         if any(stage.source == "solutions" for stage in config.sft.stages):
-            demonstrate(config, folder.path / "demonstrations")
+            with clock.timed("demonstrations"):
+                demonstrate(config, folder.path / "demonstrations")
         start = (
             initial_model(config, folder.path / "initial") if config.model.preset else model_folder(config.model.path)
         )
-        trained = _Stages(config, folder, start).run()
+        trained = _Stages(config, folder, clock, start).run()
         if config.train.evaluate:
             after = folder.path / "evaluation" / "after.jsonl"
-            results = read_results(after) if after.exists() else evaluate_folder(config, trained, after)
-            result = evaluation(results)
-            folder.store_json("summary.json", result)
+            if not after.exists():
+                with clock.timed("evaluation"):
+                    evaluate_folder(config, trained, after)
+            result = evaluation(read_results(after))
+            seconds = {"seconds": sum(clock.seconds.values()), "seconds_by_phase": dict(clock.seconds)}
+            folder.store_json("summary.json", {**seconds, **result})
             show(result, Console())
 
 
@@ -68,17 +74,18 @@ def demonstrate(config: Config, folder: Path) -> None:
 class _Stages:
     """The run's place: which stage, which step of it; `done` counts steps over all stages."""
 
-    def __init__(self, config: Config, folder: RunFolder, start: Path) -> None:
-        self.config, self.folder, self.start = config, folder, start
+    def __init__(self, config: Config, folder: RunFolder, clock: Clock, start: Path) -> None:
+        self.config, self.folder, self.clock, self.start = config, folder, clock, start
         self.metrics = MetricsLog(folder.metrics)
         self.renderer = XtmlRenderer(load_tokenizer(start))
 
     @cached_property
     def solutions(self) -> list[Rendered]:
         """The demonstrations, rendered once for all stages: with many of them that takes minutes."""
-        with waiting("reading the demonstrations"):
-            stored = load_demonstrations(self.folder.path / "demonstrations")
-        return render(stored, self.renderer)
+        with self.clock.timed("rendering"):
+            with waiting("reading the demonstrations"):
+                stored = load_demonstrations(self.folder.path / "demonstrations")
+            return render(stored, self.renderer)
 
     def run(self) -> Path:
         stages = self.config.sft.stages
@@ -118,8 +125,9 @@ class _Stages:
                     alarm.look(metrics, f"stage {stage.name}, step {step + 1}")
                 tokens = sum(len(sample.tokens) for sample in samples)
                 seconds = time.monotonic() - began
-                clock = {"time/step": seconds, "time/tokens_per_second": tokens / seconds}
-                self.metrics.append(done + step + 1, {"stage": stage.name, **metrics, **clock})
+                self.clock.add(f"stage {stage.name}", seconds)
+                speed = {"time/step": seconds, "time/tokens_per_second": tokens / seconds}
+                self.metrics.append(done + step + 1, {"stage": stage.name, **metrics, **speed})
                 bar.advance(note=f"loss {metrics['loss']:.3f}")
                 # The stage's own end is kept as a model folder; a checkpoint of the same step is never written twice.
                 if (step + 1) % self.config.train.checkpoint_every == 0 and step + 1 < stage.steps:

@@ -1,7 +1,8 @@
 """What finished runs gained, beside each other, as Markdown: `python tests/benchmarks/gains.py runs/A runs/B ...`.
 
 For each run folder with a summary.json: success before and after on unseen tasks, the gain paired by task with its 95%
-interval, by domain and for held-out families apart; minutes in all; the mismatch of learner and rollout.
+interval, by domain and for held-out families apart; minutes in all; how long and well-formed episodes are; the mismatch
+of learner and rollout.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ def main() -> None:
         runs = {str(folder): read(folder) for folder in parser.parse_args().runs}
     except UserError as error:
         parser.error(str(error))
+    heldout = {name: {**run, **run["heldout"]} for name, run in runs.items() if run["heldout"]}
     for title, rows in (
         ("Unseen tasks, average of the domains", [average_row(*run) for run in runs.items()]),
         ("By domain", [row for name, run in runs.items() for row in domain_rows(name, run)]),
+        ("Held-out families, average of the domains", [average_row(name, run) for name, run in heldout.items()]),
+        ("Held-out families by domain", [row for name, run in heldout.items() for row in domain_rows(name, run)]),
         (
-            "Held-out families",
-            [average_row(name, {**run, **run["heldout"]}) for name, run in runs.items() if run["heldout"]],
+            "What episodes are like, before to after",
+            [row for name, run in runs.items() for row in usage_rows(name, run)],
         ),
         ("Learner against rollout, |difference of log-probabilities|", [mismatch_row(*run) for run in runs.items()]),
     ):
@@ -68,6 +72,15 @@ def domain_rows(name: str, run: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """A line for every domain."""
     for domain, part in run["domains"].items():
         yield {"run": name, "domain": domain, **dict(moves(part["before"], part["after"], part["gain"]))}
+
+
+def usage_rows(name: str, run: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Tokens and turns of an episode, and the share of its turns that could not be read."""
+    for domain, part in run["domains"].items():
+        before, after = part["before"]["usage"], part["after"]["usage"]
+        lengths = {key: f"{before[key]:.1f} to {after[key]:.1f}" for key in ("tokens", "turns")}
+        malformed = f"{100 * before['malformed']:.1f}% to {100 * after['malformed']:.1f}%"
+        yield {"run": name, "domain": domain, **lengths, "malformed turns": malformed}
 
 
 def mismatch_row(name: str, run: Mapping[str, Any]) -> dict[str, str]:

@@ -59,6 +59,10 @@ def test_stages_follow_each_other_to_a_model(undisturbed):
     assert all("indexer" in name for name in moved)
     summary = json.loads((undisturbed / "summary.json").read_text())
     assert "guess" in summary["domains"]
+    assert summary["seconds"] == pytest.approx(sum(summary["seconds_by_phase"].values()))
+    phases = ["demonstrations", "stage format", "rendering", "stage solutions", "stage indexer", "evaluation"]
+    assert list(summary["seconds_by_phase"]) == phases
+    assert all(seconds > 0 for seconds in summary["seconds_by_phase"].values())
 
 
 def test_killed_between_two_stages_it_makes_the_same_model(undisturbed, tmp_path, ray_cluster):
