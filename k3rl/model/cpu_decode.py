@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from k3rl.kernels.cpu import Panels, library, structs
+from k3rl.kernels.cpu import PackedPanels, Panels, library, structs
+from k3rl.kernels.mxfp4 import dequantize
 from k3rl.model.kda import Kda, KdaMemory
 from k3rl.model.mla import Mla, MlaMemory
-from k3rl.model.moe import DenseFeedForward, LatentMoe
+from k3rl.model.moe import DenseFeedForward, Experts, LatentMoe
 from k3rl.model.transformer import Layer, Mix, Transformer
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ def cpu_decoder(model: Transformer) -> CpuDecoder | None:
 
 
 class CpuDecoder:
-    """A copy of the model's matrices in `panels`, by state name; vectors and the embedding are read where the model
-    holds them."""
+    """A copy of the model's matrices in `panels` and `packed`, by state name; vectors and the embedding are read where
+    the model holds them."""
 
     def __init__(self, model: Transformer) -> None:
         self.panels: dict[str, Panels] = {}
+        self.packed: dict[str, PackedPanels] = {}
         self._keep: list[Any] = []  # everything the structs point to
         config = model.config
         self.shape = (config.vocab_size, len(config.moe_layers), config.moe.experts_per_token)
@@ -95,6 +97,7 @@ class CpuDecoder:
     def working(self) -> dict[str, Tensor]:
         """State names to the matrices that `step` multiplies by, read back from their panels."""
         state = {name: panels.weight() for name, panels in self.panels.items()}
+        state.update((name, dequantize(*panels.bytes())) for name, panels in self.packed.items())
         for name in [name for name in state if name.endswith(".w_uk")]:
             owner = name.removesuffix(".w_uk")
             up = torch.cat((state.pop(name).mT, state.pop(f"{owner}.w_uv")), dim=1)
@@ -173,14 +176,12 @@ class CpuDecoder:
         )
 
     def _moe(self, name: str, moe: LatentMoe) -> structs.FeedForward:
-        w13, w2 = moe.experts.weights()
         return structs.FeedForward(
             router=self._linear(f"{name}.router", moe.router),
             gate_up=self._linear(f"{name}.in_proj", moe.in_proj),
             down=self._linear(f"{name}.shared_down", moe.shared_down),
             latent_up=NO_LINEAR if moe.latent_up is None else self._linear(f"{name}.latent_up", moe.latent_up),
-            w13=self._stack(f"{name}.experts.w13", w13),
-            w2=self._stack(f"{name}.experts.w2", w2),
+            **self._experts(f"{name}.experts", moe.experts),
             bias=self._values(moe.bias),
             latent_norm=self._values(moe.latent_norm),
             experts=moe.moe.num_experts,
@@ -192,6 +193,16 @@ class CpuDecoder:
             scaling=moe.moe.scaling,
             glu=_glu(moe),
         )
+
+    def _experts(self, name: str, experts: Experts) -> dict[str, int]:
+        """The fields of both stacks: packed where the forward multiplies by MXFP4 values."""
+        if not experts.qat:
+            return {part: self._stack(f"{name}.{part}", getattr(experts, part)) for part in ("w13", "w2")}
+        fields = {}
+        for part in ("w13", "w2"):
+            panels = self.packed[f"{name}.{part}"] = PackedPanels(*experts.bytes(part, name))
+            fields[f"packed_{part}"] = self._pointer(structs.packed(panels))
+        return fields
 
     def _dense(self, name: str, block: DenseFeedForward) -> structs.FeedForward:
         return structs.FeedForward(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from k3rl.kernels.moe import choose, dense_experts, grouped_experts, route_weights
-from k3rl.kernels.mxfp4 import fake_quantize
+from k3rl.kernels.mxfp4 import dequantize, fake_quantize, quantize
 from k3rl.model.config import ModelConfig
 from k3rl.model.functional import rms_norm, silu_glu, situ_glu
 
@@ -53,6 +53,16 @@ class Experts(nn.Module):
     def weights(self) -> tuple[Tensor, Tensor]:
         """What the forward multiplies by."""
         return (fake_quantize(self.w13), fake_quantize(self.w2)) if self.qat else (self.w13, self.w2)
+
+    def bytes(self, name: str, owner: str) -> tuple[Tensor, Tensor]:
+        """MXFP4 codes and scales of the stack `name`: those it was loaded with while its values are still theirs
+        (another scale rule may have made them), else freshly quantized. `owner` is for the message of a weight that
+        cannot be."""
+        weight = getattr(self, name).detach()
+        carried = self.packed.get(name)
+        if carried is None or not torch.equal(dequantize(*carried, dtype=weight.dtype), weight):
+            carried = quantize(weight, name=f"{owner}.{name}")
+        return carried
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from k3rl.errors import CheckpointError
-from k3rl.kernels.mxfp4 import dequantize, quantize
+from k3rl.kernels.mxfp4 import dequantize
 from k3rl.model.moe import Experts
 from k3rl.model.names import Slot, slots
 from k3rl.model.transformer import Transformer
@@ -95,16 +95,10 @@ def public_tensors(model: Transformer, *, packed: bool) -> dict[str, Tensor]:
 
 
 def _packed_state(model: Transformer) -> dict[str, tuple[Tensor, Tensor]]:
-    """Packed bytes of every stack of experts: those it was loaded with while its values are still theirs (another
-    scale rule may have made them), else freshly quantized."""
-    result = {}
-    for owner, experts in model.named_modules():
-        if not isinstance(experts, Experts):
-            continue
-        for name in ("w13", "w2"):
-            weight = getattr(experts, name).detach()
-            carried = experts.packed.get(name)
-            if carried is None or not torch.equal(dequantize(*carried, dtype=weight.dtype), weight):
-                carried = quantize(weight, name=f"{owner}.{name}")
-            result[f"{owner}.{name}"] = carried
-    return result
+    """Packed bytes of every stack of experts."""
+    return {
+        f"{owner}.{name}": experts.bytes(name, owner)
+        for owner, experts in model.named_modules()
+        if isinstance(experts, Experts)
+        for name in ("w13", "w2")
+    }

@@ -44,6 +44,14 @@ inline void route(const FeedForward& m, float* scores, int64_t* ids, float* weig
   for (int k = 0; k < m.chosen; ++k) weights[k] *= m.scaling / (m.renormalize ? total + 1e-20f : 1.0f);
 }
 
+inline void expert_linear(const Linear* plain, const Packed* packed, int e, int rows, const float* x, int in, float* y,
+                          int out) {
+  if (packed)
+    linear(packed[e], rows, x, in, y, out);
+  else
+    linear(plain[e], rows, x, in, y, out);
+}
+
 // mixture [n, latent] = sum_k weights[r, k] E_ids[r, k](entry[r]), expert by expert over the rows that chose it.
 inline void mix_experts(const FeedForward& m, int n, const float* entry, int64_t entry_stride, const int64_t* ids,
                         int64_t ids_stride, const float* weights, int latent, float* mixture, Scratch& scratch) {
@@ -62,9 +70,9 @@ inline void mix_experts(const FeedForward& m, int n, const float* entry, int64_t
           owner[count] = r;
           share[count++] = weights[r * m.chosen + k];
         }
-    linear(m.w13[e], count, inputs, latent, gate_up, 2 * m.width);
+    expert_linear(m.w13, m.packed_w13, e, count, inputs, latent, gate_up, 2 * m.width);
     activate(m.glu, count, gate_up, 2 * m.width, m.width, hidden);
-    linear(m.w2[e], count, hidden, m.width, outputs, latent);
+    expert_linear(m.w2, m.packed_w2, e, count, hidden, m.width, outputs, latent);
     for (int i = 0; i < count; ++i)
       for (int j = 0; j < latent; ++j) mixture[owner[i] * latent + j] += share[i] * outputs[i * latent + j];
   }

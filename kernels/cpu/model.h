@@ -2,6 +2,7 @@
 #pragma once
 
 #include "linear.h"
+#include "mxfp4.h"
 
 namespace k3rl {
 
@@ -36,7 +37,8 @@ struct Mla {
 struct FeedForward {
   Linear router;  // without one: the dense block, gate_up and down
   Linear gate_up, down, latent_up;
-  const Linear *w13, *w2;  // one per expert
+  const Linear *w13, *w2;  // one per expert, or null where these are packed:
+  const Packed *packed_w13, *packed_w2;
   const float *bias, *latent_norm;
   int32_t experts, chosen, width, shared, latent, renormalize;
   float scaling;

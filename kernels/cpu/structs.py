@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from k3rl.errors import InfrastructureError
+from k3rl.kernels.cpu.packed import PackedPanels
 from k3rl.kernels.cpu.panels import Panels
 
 Fields = list[tuple[str, Any]]
@@ -29,6 +30,10 @@ def integers(names: str) -> Fields:
 
 class Linear(Structure):
     _fields_: ClassVar[Fields] = [("panels", c_void_p), *integers("out inputs")]
+
+
+class Packed(Structure):
+    _fields_: ClassVar[Fields] = [*pointers("codes scales"), *integers("out inputs")]
 
 
 class Mix(Structure):
@@ -63,7 +68,7 @@ class Mla(Structure):
 class FeedForward(Structure):
     _fields_: ClassVar[Fields] = [
         *((name, Linear) for name in ("router", "gate_up", "down", "latent_up")),
-        *pointers("w13 w2 bias latent_norm"),
+        *pointers("w13 w2 packed_w13 packed_w2 bias latent_norm"),
         *integers("experts chosen width shared latent renormalize"),
         ("scaling", c_float),
         ("glu", Glu),
@@ -113,6 +118,15 @@ def linears(panels: Panels) -> ctypes.Array[Linear]:
     start = address(panels.data)
     return (Linear * len(panels.data))(
         *(Linear(start + i * size, panels.out, panels.inputs) for i in range(len(panels.data)))
+    )
+
+
+def packed(panels: PackedPanels) -> ctypes.Array[Packed]:
+    """An array of structs, one per matrix."""
+    codes, scales = (t.numel() // panels.count for t in (panels.codes, panels.scales))
+    first = panels.codes.data_ptr(), panels.scales.data_ptr()
+    return (Packed * panels.count)(
+        *(Packed(first[0] + i * codes, first[1] + i * scales, panels.out, panels.inputs) for i in range(panels.count))
     )
 
 

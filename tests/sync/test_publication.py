@@ -9,7 +9,7 @@ import torch
 from published_models import CANARY, random_model
 
 from k3rl.errors import SyncError
-from k3rl.kernels.cpu import Panels
+from k3rl.kernels.cpu import PackedPanels
 from k3rl.kernels.mxfp4 import dequantize, quantize
 from k3rl.model import preset
 from k3rl.sync import apply, publish
@@ -105,8 +105,8 @@ def test_a_stale_working_layout_is_caught_by_its_product(publication, held, monk
     """The parameters are replaced, what decoding reads of one layer is not."""
     apply(publish(random_model(2), 6, CANARY), held)
     name = f"layers.{layer}.feed_forward.experts.w2"
-    old = held.native.panels[name].data.clone()
-    damage_after_prepare(held, monkeypatch, lambda: held.native.panels[name].data.copy_(old))
+    old = held.native.packed[name].codes.clone()
+    damage_after_prepare(held, monkeypatch, lambda: held.native.packed[name].codes.copy_(old))
     with pytest.raises(SyncError, match=rf"weight .*layers\.{layer}\..*experts.* in the working layout"):
         apply(publication, held)
 
@@ -114,7 +114,9 @@ def test_a_stale_working_layout_is_caught_by_its_product(publication, held, monk
 def test_a_transposed_expert_is_caught_by_its_product(publication, held, monkeypatch):
     def transpose():
         weights = held.layers[2].feed_forward.experts.weights()[1]
-        held.native.panels["layers.2.feed_forward.experts.w2"].data.copy_(Panels(weights.mT).data)
+        held.native.packed["layers.2.feed_forward.experts.w2"].codes.copy_(
+            PackedPanels(*quantize(weights.mT.contiguous())).codes
+        )
 
     damage_after_prepare(held, monkeypatch, transpose)
     with pytest.raises(SyncError, match=r"weight .*layers\.2\..*w2\.weight in the working layout"):
