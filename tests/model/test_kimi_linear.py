@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kimi_linear import public, their_model
 from model_cases import roughen
 
 from k3rl.model import Model, ModelConfig
 from k3rl.model.config import KdaConfig, MlaConfig, MoeConfig
 from k3rl.model.names import slots
 from k3rl.model.tensors import view, write_tensors
-
-transformers = pytest.importorskip("transformers")
 
 CONFIG = ModelConfig(
     vocab_size=97,
@@ -30,66 +29,10 @@ CONFIG = ModelConfig(
 )
 
 
-def their_model():
-    config = transformers.KimiLinearConfig(
-        vocab_size=97,
-        hidden_size=48,
-        intermediate_size=80,
-        moe_intermediate_size=24,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_shared_experts=1,
-        kv_lora_rank=20,
-        q_lora_rank=None,
-        qk_rope_head_dim=8,
-        qk_nope_head_dim=12,
-        v_head_dim=16,
-        num_experts=6,
-        num_experts_per_token=2,
-        routed_scaling_factor=2.446,
-        linear_head_dim=16,
-        linear_num_heads=2,
-        mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
-        layer_types=["linear_attention", "full_attention"] * 2,
-        pad_token_id=None,
-        bos_token_id=1,
-        eos_token_id=2,
-        attn_implementation="eager",
-    )
-    return transformers.KimiLinearForCausalLM(config)
-
-
-def public_name(name: str) -> str:
-    """Our public name of one of their tensors that exists one to one."""
-    if ".mlp." in name and ".layers.0." not in name:
-        name = name.replace(".mlp.", ".block_sparse_moe.")
-    return "language_model." + name.replace("forget_gate.", "")
-
-
-def public(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Their tensors (or gradients) under our public names: fused convolutions and stacked experts taken apart."""
-    result = {}
-    for name, value in state.items():
-        if name.endswith("conv1d.weight"):
-            for part, rows in zip("qkv", value.chunk(3), strict=True):
-                result[public_name(name).replace("conv1d", f"{part}_conv1d")] = rows
-        elif name.endswith("experts.gate_up_proj"):
-            for e, (gate, up) in enumerate(pair.chunk(2) for pair in value):
-                stem = public_name(name).replace("gate_up_proj", str(e))
-                result |= {f"{stem}.w1.weight": gate, f"{stem}.w3.weight": up}
-        elif name.endswith("experts.down_proj"):
-            for e, down in enumerate(value):
-                result[f"{public_name(name).replace('down_proj', str(e))}.w2.weight"] = down
-        else:
-            result[public_name(name)] = value.flatten() if name.endswith("A_log") else value
-    return result
-
-
 @pytest.fixture(scope="module")
 def pair():
     torch.manual_seed(0)
-    ours, theirs = Model(CONFIG), their_model().eval()
+    ours, theirs = Model(CONFIG), their_model(CONFIG).eval()
     roughen(theirs)
     write_tensors(ours, public(theirs.state_dict()), source="transformers")
     return ours, theirs
