@@ -16,7 +16,7 @@ from torch import Tensor
 BLOCK = 32
 VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
-ScaleRule = Literal["even"]
+ScaleRule = Literal["even", "floor", "rceil"]
 
 
 def _even(magnitude: Tensor) -> Tensor:
@@ -25,19 +25,35 @@ def _even(magnitude: Tensor) -> Tensor:
     return ((magnitude.view(torch.int32) + (1 << 21)) >> 23) - 2
 
 
+def _floor(magnitude: Tensor) -> Tensor:
+    """The maximum's own exponent (OCP Microscaling Formats 1.0, section 6.3): maxima beyond 1.5 x 2^e saturate."""
+    return (magnitude.view(torch.int32) >> 23) - 2
+
+
+def _rceil(magnitude: Tensor) -> Tensor:
+    """The least exponent at which nothing saturates: ceil(log2(maximum / 6)), a significand beyond 1.5 moving up."""
+    return ((magnitude.view(torch.int32) + (1 << 22) - 1) >> 23) - 2
+
+
 # Each rule maps fp32 block maxima (non-negative) to unclamped scale bytes, int32.
-RULES: Mapping[str, Callable[[Tensor], Tensor]] = {"even": _even}
+RULES: Mapping[ScaleRule, Callable[[Tensor], Tensor]] = {"even": _even, "floor": _floor, "rceil": _rceil}
 
 
-def quantize(weight: Tensor, *, rule: ScaleRule = "even", name: str = "weight") -> tuple[Tensor, Tensor]:
+def quantize(
+    weight: Tensor, *, rule: ScaleRule = "even", generator: torch.Generator | None = None, name: str = "weight"
+) -> tuple[Tensor, Tensor]:
     """Round `weight` [..., in] (in a multiple of 32) to (packed uint8 [..., in/2], scales uint8 [..., in/32]).
 
-    A block of zeros gets scale byte 0 and zero codes. ValueError with `name` for a non-finite weight.
+    With a `generator` (of the weight's device) rounding is stochastic: to one of the two neighbouring values, so that
+    the mean is the weight where it does not saturate, which under rule `rceil` it never does. A block of zeros gets
+    scale byte 0 and zero codes. ValueError with `name` for a non-finite weight.
     """
     blocks = _blocks(weight.detach(), name)
     scales = _scales(blocks, rule)
     scaled = blocks / _powers(scales).unsqueeze(-1)
-    codes = _index(scaled.abs()) | (torch.signbit(scaled).to(torch.uint8) << 3)
+    magnitude = scaled.abs()
+    index = _index(magnitude) if generator is None else _random_index(magnitude, generator)
+    codes = index | (torch.signbit(scaled).to(torch.uint8) << 3)
     codes *= blocks.any(dim=-1, keepdim=True)  # a block of zeros has zero codes, whatever the zeros' signs
     pairs = codes.flatten(-2).unflatten(-1, (-1, 2))
     return pairs[..., 0] | (pairs[..., 1] << 4), scales
@@ -99,6 +115,16 @@ def _index(magnitude: Tensor) -> Tensor:
     above = torch.tensor((0.75, 1.75, 3.5), device=magnitude.device)  # reaching these moves up to an even index
     beyond = torch.tensor((0.25, 1.25, 2.5, 5.0), device=magnitude.device)  # passing these moves up to an odd index
     return (torch.bucketize(magnitude, above, right=True) + torch.bucketize(magnitude, beyond)).to(torch.uint8)
+
+
+def _random_index(magnitude: Tensor, generator: torch.Generator) -> Tensor:
+    """Index of one of the two values around, the upper one as often as the magnitude is near it, uint8."""
+    values = torch.tensor(VALUES, device=magnitude.device)
+    magnitude = magnitude.clamp(max=6.0)
+    low = torch.bucketize(magnitude, values, right=True) - 1
+    step = values[(low + 1).clamp(max=7)] - values[low]  # 0 beyond the last
+    draw = torch.rand(magnitude.shape, generator=generator, device=magnitude.device)
+    return (low + (draw * step < magnitude - values[low])).to(torch.uint8)
 
 
 def _round(magnitude: Tensor) -> Tensor:
