@@ -10,6 +10,7 @@ from model_cases import DATA, SETS
 from k3rl.errors import ConfigError
 from k3rl.model import Model, ModelConfig, load_config, preset
 from k3rl.model.config import MoeConfig
+from k3rl.model.presets import PRESETS
 from k3rl.model.sizes import sizes
 
 
@@ -19,7 +20,7 @@ def test_public_configs_survive_a_round_trip(name: str):
     assert ModelConfig.from_public(json.loads(json.dumps(config.to_public()))) == config
 
 
-@pytest.mark.parametrize("name", ["nano", "k3"])
+@pytest.mark.parametrize("name", PRESETS)
 def test_presets_survive_a_round_trip(name: str):
     config = preset(name)
     assert ModelConfig.from_public(json.loads(json.dumps(config.to_public()))) == config
@@ -89,6 +90,20 @@ def test_k3_has_its_published_sizes():
     vision = 401.214 + 46.145
     assert (counted.total / 1e6 + vision) / 1e3 == pytest.approx(2780.11, abs=0.01)
     assert counted.active / 1e9 == pytest.approx(104.37, abs=0.01)
+
+
+def test_kimi_linear_has_its_published_sizes():
+    """48B-A3B by name, 49.1B in the hub's count of its checkpoint."""
+    counted = sizes(preset("kimi_linear_48b_a3b"))
+    assert counted.total / 1e9 == pytest.approx(49.1, abs=0.05)
+    assert counted.active / 1e9 == pytest.approx(3.0, abs=0.3)
+
+
+@pytest.mark.parametrize("name", ["mini", "k3"])
+def test_the_pattern_is_full_attention_every_fourth_layer_and_at_the_end(name):
+    config = preset(name)
+    last = config.num_layers - 1
+    assert config.full_attention == (*(i for i in range(last) if i % 4 == 3), last)
 
 
 def test_nano_counts_what_the_network_holds():
